@@ -1,0 +1,233 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// GangCommand shows one gang: its state, why, and every member.
+type GangCommand struct{ Meta }
+
+// gangView is what `muster gang NAME -json` prints.
+type gangView struct {
+	Gang    ledger.Gang  `json:"gang"`
+	Run     *ledger.Run  `json:"run,omitempty"`
+	Members []memberView `json:"members"`
+}
+
+// memberView is one member: its slot, who claimed it and how it runs.
+type memberView struct {
+	Rank   int            `json:"rank"`
+	Group  string         `json:"group"`
+	Node   string         `json:"node"`
+	GPUs   []string       `json:"gpus"` // UUIDs
+	Slot   string         `json:"slot"` // open | closing | gone
+	Claim  *ledger.Claim  `json:"claim,omitempty"`
+	Member *ledger.Member `json:"member,omitempty"`
+	index  []string       // GPU indexes on the node, for people
+}
+
+// Synopsis is one line for the list of commands.
+func (c *GangCommand) Synopsis() string { return "Show one gang and its members" }
+
+// Help is the whole usage.
+func (c *GangCommand) Help() string {
+	return strings.TrimSpace(`
+Usage: muster gang [options] <name>
+
+  Shows a gang: its state and the reason for it, where its members are, and
+  their last checkpoints.
+` + readHelp)
+}
+
+// Run prints the gang.
+func (c *GangCommand) Run(args []string) int {
+	var read readFlags
+	fs := c.flags("gang")
+	read.add(fs)
+	if !c.parse(fs, args, c) {
+		return 1
+	}
+	if fs.NArg() != 1 {
+		c.UI.Error("this command takes one gang's name; for additional help try 'muster gang -h'")
+		return 1
+	}
+	snapshot, err := c.load(read.region)
+	if err != nil {
+		return c.fail(err)
+	}
+	doc, ok := snapshot.Gangs[fs.Arg(0)]
+	if !ok {
+		return c.fail(fmt.Errorf("no gang named %q in region %s; 'muster gangs' lists all", fs.Arg(0), read.region))
+	}
+	view := viewGang(snapshot, doc.Doc)
+	if read.json {
+		return c.printJSON(view)
+	}
+	c.UI.Output(view.text(c.Now()))
+	return 0
+}
+
+// viewGang joins what the ledger's documents say about one gang.
+func viewGang(s ledger.Snapshot, g ledger.Gang) gangView {
+	view := gangView{Gang: g, Members: []memberView{}}
+	if g.Reservation == nil {
+		return view
+	}
+	run, hasRun := s.Runs[ledger.RunID{Gang: g.Name, Reservation: g.Reservation.ID}]
+	if hasRun && run.Run.Index > 0 {
+		view.Run = &run.Run.Doc
+	}
+	for _, p := range g.Reservation.Placements {
+		for i := range p.Members {
+			m := memberView{Rank: p.Rank + i, Group: p.Group, Node: p.Node, Slot: "gone", GPUs: []string{}}
+			id := ledger.SlotID{Reservation: g.Reservation.ID, Rank: m.Rank}
+			if slot, ok := s.Tables[p.Node].Doc.Find(id); ok {
+				m.Slot, m.GPUs = string(slot.State), slot.GPUs
+				m.index = gpuIndexes(s.Nodes[p.Node].Doc, slot.GPUs)
+			}
+			if claim, ok := s.Claims[p.Node][id]; ok {
+				m.Claim = &claim.Doc
+			}
+			if member, ok := run.Members[m.Rank]; ok {
+				m.Member = &member.Doc
+			}
+			view.Members = append(view.Members, m)
+		}
+	}
+	slices.SortFunc(view.Members, func(a, b memberView) int { return a.Rank - b.Rank })
+	return view
+}
+
+// gpuIndexes names GPUs by their index on the node, as nvidia-smi does, or by UUID where the inventory lacks them.
+func gpuIndexes(node ledger.Node, uuids []string) []string {
+	names := make([]string, 0, len(uuids))
+	for _, uuid := range uuids {
+		name := uuid
+		for _, g := range node.Machine.GPUs {
+			if g.UUID == uuid {
+				name = strconv.Itoa(g.Index)
+			}
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+func (v gangView) text(now time.Time) string {
+	g := v.Gang
+	rows := [][]string{
+		{"Gang", "= " + g.Name},
+		{"Job", fmt.Sprintf("= %s (version %d)", jobName(g.Namespace, g.Job), g.JobVersion)},
+		{"State", fmt.Sprintf("= %s for %s%s", g.State, age(now, g.Since), next(g))},
+		{"Members", fmt.Sprintf("= %s GPUs, %d in all", shape(g.Spec), g.Spec.GPUs())},
+		{"Wants", "= " + wants(g.Spec)},
+		{"Submitted", "= " + age(now, g.Submitted) + " ago"},
+	}
+	if g.Why != nil {
+		rows = append(rows, []string{"Reason", "= " + g.Why.Text})
+	}
+	if r := g.Reservation; r != nil {
+		rows = append(rows, []string{"Reservation", fmt.Sprintf("= %s, granted %s ago", r.ID, age(now, r.At))})
+	}
+	if v.Run != nil {
+		rows = append(rows, []string{"Run", fmt.Sprintf("= generation %d, %s, master %s:%d",
+			v.Run.Generation, v.Run.Phase, v.Run.MasterAddr, v.Run.MasterPort)})
+	}
+	if r := g.LastRun; r != nil {
+		rows = append(rows, []string{"Last run", fmt.Sprintf("= %s %s ago: %s", r.Result, age(now, r.Ended), r.Reason.Text)})
+	}
+	text := table(rows)
+	if len(v.Members) == 0 {
+		return text
+	}
+	members := [][]string{{"Rank", "Group", "Node", "GPUs", "Slot", "Allocation", "Member", "Last checkpoint"}}
+	for _, m := range v.Members {
+		members = append(members, []string{
+			strconv.Itoa(m.Rank), m.Group, m.Node, dash(strings.Join(m.index, ",")), m.Slot,
+			m.allocation(), m.state(), m.checkpoint(now),
+		})
+	}
+	return text + "\n\n" + table(members)
+}
+
+// short writes a duration without the zero units that Go adds: 10m, not 10m0s.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// next says what a closing gang will be when its nodes have acknowledged.
+func next(g ledger.Gang) string {
+	switch {
+	case g.State != ledger.GangClosing:
+		return ""
+	case g.After == "":
+		return ", then gone"
+	default:
+		return fmt.Sprintf(", then %s", g.After)
+	}
+}
+
+// wants says the scheduling knobs in words.
+func wants(s ledger.Spec) string {
+	text := fmt.Sprintf("NVLink %s, locality %s", s.NVLink, s.Locality)
+	switch {
+	case s.Locality == "any":
+	case s.RelaxAfterS < 0:
+		text += ", never wider"
+	default:
+		text += ", one level wider every " + short(time.Duration(s.RelaxAfterS)*time.Second)
+	}
+	return text
+}
+
+func (m memberView) allocation() string {
+	if m.Claim == nil {
+		return "-"
+	}
+	return m.Claim.Allocation[:min(8, len(m.Claim.Allocation))]
+}
+
+func (m memberView) state() string {
+	switch {
+	case m.Member == nil && m.Claim != nil:
+		return "claimed"
+	case m.Member == nil:
+		return "-"
+	case m.Member.Why != "":
+		return fmt.Sprintf("%s: %s", m.Member.State, m.Member.Why)
+	default:
+		return string(m.Member.State)
+	}
+}
+
+func (m memberView) checkpoint(now time.Time) string {
+	if m.Member == nil || m.Member.Checkpoint == nil {
+		return "-"
+	}
+	c := m.Member.Checkpoint
+	switch {
+	case c.Problem != "":
+		return fmt.Sprintf("%d: %s", c.Count, c.Problem)
+	case c.Completed == nil:
+		return fmt.Sprintf("%d: asked for %s ago", c.Count, age(now, c.Requested))
+	default:
+		took := time.Duration(c.TookMS) * time.Millisecond
+		return fmt.Sprintf("%d: %s, %s ago, took %s", c.Count, dash(c.Entry), age(now, *c.Completed), took)
+	}
+}
