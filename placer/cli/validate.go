@@ -5,6 +5,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/nomad-muster/muster/jobspecs"
@@ -58,7 +59,7 @@ func (m *many) Set(value string) error {
 	return nil
 }
 
-// Run checks every file.
+// Run checks every file. Which topology levels there are only the placer's configuration knows, so any is taken.
 func (c *ValidateCommand) Run(args []string) int {
 	var asJSON bool
 	var vars, varFiles many
@@ -93,7 +94,7 @@ func (c *ValidateCommand) Run(args []string) int {
 }
 
 func validate(file string, vars, varFiles []string) validation {
-	_, gang, diagnostics := jobspecs.ParseFile(file, vars, varFiles)
+	_, gang, diagnostics := jobspecs.ParseFile(file, vars, varFiles, jobspecs.Options{Env: os.Environ()})
 	v := validation{File: file, Gang: gang, Diagnostics: diagnostics}
 	if v.Diagnostics == nil {
 		v.Diagnostics = jobspecs.Diagnostics{}
