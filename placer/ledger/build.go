@@ -1,0 +1,222 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxSlotWhyBytes is the size of the reason that a slot carries; the gang document has the whole of it.
+const MaxSlotWhyBytes = 32
+
+// gangHeadroomBytes is what a gang document may still grow by after its grant, for reasons and the summary of its run,
+// so that it can always be closed.
+const gangHeadroomBytes = 2 << 10
+
+// BuildClose turns all slots of a gang's reservation to closing, with a reason of a few words. The gang given is its new
+// document: closing, with the same reservation.
+func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
+	refuse := refusing("closing", gang.Name)
+	before, err := reserved(s, gang.Name)
+	if err != nil {
+		return Change{}, refuse("%w", err)
+	}
+	reservation := before.Doc.Reservation.ID
+	if gang.State != GangClosing || gang.Reservation == nil || gang.Reservation.ID != reservation {
+		return Change{}, refuse("its new document must be closing, with reservation %s", reservation)
+	}
+	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
+	for _, node := range nodesOf(before.Doc) {
+		table, err := s.settled(node)
+		if err != nil {
+			return Change{}, refuse("%w", err)
+		}
+		if closed, ok := closeSlots(table.Doc, reservation, why); ok {
+			change.Tables[node] = Versioned[SlotTable]{Doc: closed, Index: table.Index}
+		}
+	}
+	return change, nil
+}
+
+// closeSlots is a table with the open slots of a reservation closing; ok is false when there are none.
+func closeSlots(table SlotTable, reservation, why string) (closed SlotTable, ok bool) {
+	closed = SlotTable{Version: Version, Sequence: table.Sequence + 1, Slots: slices.Clone(table.Slots)}
+	for i := range closed.Slots {
+		slot := &closed.Slots[i]
+		if slot.Reservation == reservation && slot.State == SlotOpen {
+			slot.State, slot.Why, slot.Closing, ok = SlotClosing, cut(why, MaxSlotWhyBytes), closed.Sequence, true
+		}
+	}
+	return closed, ok
+}
+
+// cut shortens a text to a number of bytes, between words if there are any. What JSON would write as an escape becomes a
+// space, so that the text is no longer there than here.
+func cut(text string, bytes int) string {
+	const more = "..."
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == utf8.RuneError || strings.ContainsRune("\"\\<>&\u2028\u2029", r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) <= bytes {
+		return text
+	}
+	text = strings.ToValidUTF8(text[:bytes-len(more)], "")
+	if space := strings.LastIndexByte(text, ' '); space > 0 {
+		text = text[:space]
+	}
+	return text + more
+}
+
+// BuildRelease takes all slots of a gang's reservation out of their tables, once all are clear (see Cleared). The gang
+// given is its new document, with no reservation; with remove it is deleted.
+func BuildRelease(s Snapshot, gang Gang, remove bool) (Change, error) {
+	refuse := refusing("releasing", gang.Name)
+	before, err := reserved(s, gang.Name)
+	if err != nil {
+		return Change{}, refuse("%w", err)
+	}
+	if !remove && (gang.Reservation != nil || gang.State != GangWaiting && gang.State != GangFinished && gang.State != GangFailed) {
+		return Change{}, refuse("its new document must be waiting, finished or failed, with no reservation")
+	}
+	if missing, ok := Cleared(s, before.Doc); !ok {
+		return Change{}, refuse("not clear yet: %s", strings.Join(missing, "; "))
+	}
+	reservation := before.Doc.Reservation.ID
+	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, DeleteGang: remove, Tables: map[string]Versioned[SlotTable]{}}
+	for _, node := range nodesOf(before.Doc) {
+		table, err := s.settled(node)
+		if err != nil {
+			return Change{}, refuse("%w", err)
+		}
+		left := slices.DeleteFunc(slices.Clone(table.Doc.Slots), func(slot Slot) bool { return slot.Reservation == reservation })
+		if len(left) == len(table.Doc.Slots) {
+			continue
+		}
+		doc := SlotTable{Version: Version, Sequence: table.Doc.Sequence + 1, Slots: left}
+		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
+	}
+	return change, nil
+}
+
+// Cleared says whether nothing uses the GPUs of a gang's reservation any more: every slot is closing, and its node has
+// acknowledged that it is clear and shows no claim on it, or the machine that it was granted on has started anew. If
+// not, missing says for each slot what is missing.
+func Cleared(s Snapshot, gang Gang) (missing []string, ok bool) {
+	if gang.Reservation == nil {
+		return nil, true
+	}
+	found := 0
+	for _, node := range nodesOf(gang) {
+		table, err := s.table(node)
+		if err != nil {
+			missing = append(missing, err.Error())
+			continue
+		}
+		for _, slot := range table.Doc.Slots {
+			if slot.Reservation != gang.Reservation.ID {
+				continue
+			}
+			found++
+			if why := s.unclear(node, slot); why != "" {
+				missing = append(missing, fmt.Sprintf("slot %s on node %s: %s", slot.ID(), node, why))
+			}
+		}
+	}
+	if members := gang.Reservation.members(); found != members {
+		missing = append(missing, fmt.Sprintf("the ledger has %d of its %d slots", found, members))
+	}
+	return missing, len(missing) == 0
+}
+
+// members is the number of slots of a reservation.
+func (g Grant) members() int {
+	n := 0
+	for _, p := range g.Placements {
+		n += p.Members
+	}
+	return n
+}
+
+// unclear says why a slot is not free to be released; empty: it is.
+func (s Snapshot) unclear(node string, slot Slot) string {
+	if slot.State != SlotClosing {
+		return "it is " + string(slot.State)
+	}
+	if n, ok := s.Nodes[node]; ok && n.Doc.BootID != "" && s.NodeSessions[node] != "" &&
+		(n.Doc.BootID != slot.BootID || n.Doc.MachineID != slot.MachineID) {
+		return "" // nothing outlives a boot
+	}
+	if claim, ok := s.Claims[node][slot.ID()]; ok {
+		return fmt.Sprintf("claimed by allocation %s", claim.Doc.Allocation)
+	}
+	ack, ok := s.Acks[node]
+	switch {
+	case !ok:
+		return "the node has acknowledged nothing"
+	case ack.Doc.Sequence < slot.Closing:
+		return fmt.Sprintf("the node has acted on table %d, and it is closing since %d", ack.Doc.Sequence, slot.Closing)
+	case !slices.Contains(ack.Doc.Clear, slot.ID().String()):
+		return "the node has not acknowledged it as clear"
+	}
+	return ""
+}
+
+// table finds a node's table, or says why the node's slots are unknown.
+func (s Snapshot) table(node string) (Versioned[SlotTable], error) {
+	table, ok := s.Tables[node]
+	switch {
+	case ok:
+		return table, nil
+	case s.unreadable(s.keys.Slots(node)):
+		return table, fmt.Errorf("the slot table of node %s: %w", node, ErrNewerVersion)
+	default:
+		return table, fmt.Errorf("the slot table of node %s: %w", node, ErrNotFound)
+	}
+}
+
+// settled is table for a change of it. While a node remembers a later table than the ledger has, nothing is changed: the
+// sequence would catch up, and what was lost would be forgotten.
+func (s Snapshot) settled(node string) (Versioned[SlotTable], error) {
+	table, err := s.table(node)
+	if ack := s.Acks[node].Doc; err == nil && ack.Sequence > table.Doc.Sequence {
+		err = fmt.Errorf("%w: node %s has acted on slot table %d, and the ledger has %d", ErrSetBack, node, ack.Sequence, table.Doc.Sequence)
+	}
+	return table, err
+}
+
+// reserved finds a gang that has a reservation.
+func reserved(s Snapshot, gang string) (Versioned[Gang], error) {
+	before, ok := s.Gangs[gang]
+	switch {
+	case !ok:
+		return before, ErrNotFound
+	case before.Doc.Reservation == nil:
+		return before, errors.New("it has no reservation")
+	}
+	return before, nil
+}
+
+// nodesOf are the nodes of a gang's reservation, each once, in order.
+func nodesOf(gang Gang) []string {
+	nodes := map[string]bool{}
+	for _, p := range gang.Reservation.Placements {
+		nodes[p.Node] = true
+	}
+	return slices.Sorted(maps.Keys(nodes))
+}
+
+// refusing makes the errors of one builder.
+func refusing(doing, gang string) func(format string, args ...any) error {
+	return func(format string, args ...any) error {
+		return fmt.Errorf("%s gang %s: %w", doing, gang, fmt.Errorf(format, args...))
+	}
+}

@@ -1,0 +1,138 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Lease is a placer's leadership, as Campaign hands it to the leader.
+type Lease struct {
+	Session string
+	Key     string // the leader key, which Session holds
+}
+
+// guard is the operation that makes a transaction fail when the lease is over.
+func (lease Lease) guard() Op { return Op{Verb: CheckSession, Key: lease.Key, Session: lease.Session} }
+
+// Change is one decision about one gang: what Commit writes, whole or not at all. The pure builders BuildGrant,
+// BuildClose and BuildRelease make those that touch slots.
+type Change struct {
+	Gang       *Versioned[Gang]                // new content, and the index it was read at (0: create)
+	DeleteGang bool                            // delete the gang at Gang.Index instead
+	Tables     map[string]Versioned[SlotTable] // by node: new content, and the index it was read at
+}
+
+// Commit makes a change in one transaction, provided that the lease still holds and that neither the gang nor any of
+// the tables has changed since it was read. It returns the new index of each key. Errors: ErrNotLeader, ErrConflict,
+// *TooLargeError, and ErrUnknownOutcome: then load the ledger before any other decision about this gang. Whichever of
+// the lost transaction and the next one about the gang comes first, the other one fails.
+func (l *Ledger) Commit(ctx context.Context, lease Lease, c Change) (map[string]uint64, error) {
+	ops, err := l.changeOps(lease, c)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := l.store.Txn(ctx, ops)
+	if err != nil {
+		return nil, fmt.Errorf("committing gang %s: %w", c.Gang.Doc.Name, leaseError(err, lease))
+	}
+	indexes := make(map[string]uint64, len(changed))
+	for _, entry := range changed {
+		indexes[entry.Key] = entry.Index
+	}
+	return indexes, nil
+}
+
+// changeOps is the transaction of a change: the leader's check, the gang, then the tables in node order.
+func (l *Ledger) changeOps(lease Lease, c Change) ([]Op, error) {
+	if c.Gang == nil {
+		return nil, errors.New("a change without its gang: a delayed one could land after another decision")
+	}
+	gangOp := Op{Verb: CAS, Key: l.keys.Gang(c.Gang.Doc.Name), Value: encode(c.Gang.Doc), Index: c.Gang.Index}
+	if c.DeleteGang {
+		gangOp.Verb, gangOp.Value = DeleteCAS, nil
+	}
+	ops := append(make([]Op, 0, 2+len(c.Tables)), lease.guard(), gangOp)
+	for _, node := range slices.Sorted(maps.Keys(c.Tables)) {
+		table := c.Tables[node]
+		ops = append(ops, Op{Verb: CAS, Key: l.keys.Slots(node), Value: encode(table.Doc), Index: table.Index})
+	}
+	bytes := bodyBytes(ops)
+	large := func(format string, args ...any) error {
+		return &TooLargeError{Nodes: len(c.Tables), Bytes: bytes, What: "gang " + c.Gang.Doc.Name + ": " + fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case len(c.Tables) > MaxNodes:
+		return nil, large("it spans %d nodes; the limit is %d", len(c.Tables), MaxNodes)
+	case len(gangOp.Value) > MaxGangBytes:
+		return nil, large("its document has %d bytes; the limit is %d", len(gangOp.Value), MaxGangBytes)
+	case bytes > MaxBodyBytes:
+		return nil, large("its transaction has %d bytes; the limit is %d", bytes, MaxBodyBytes)
+	}
+	return ops, nil
+}
+
+// leaseError makes a conflict about the leader's lock an ErrNotLeader.
+func leaseError(err error, lease Lease) error {
+	if guardFailed(err, []Op{lease.guard()}) {
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	}
+	return err
+}
+
+// lead runs a transaction of the leader that touches no slot with content and no gang.
+func (l *Ledger) lead(ctx context.Context, lease Lease, ops ...Op) error {
+	_, err := l.store.Txn(ctx, append([]Op{lease.guard()}, ops...))
+	return leaseError(err, lease)
+}
+
+// PutRefusal writes why a job was not admitted.
+func (l *Ledger) PutRefusal(ctx context.Context, lease Lease, r Refusal) error {
+	_, err := write(ctx, l.store, l.keys.Refusal(r.Namespace, r.Job), r, lease.guard())
+	return leaseError(err, lease)
+}
+
+// DeleteRefusal removes what PutRefusal wrote; none there is no error.
+func (l *Ledger) DeleteRefusal(ctx context.Context, lease Lease, namespace, job string) error {
+	return l.lead(ctx, lease, Op{Verb: Delete, Key: l.keys.Refusal(namespace, job)})
+}
+
+// DeleteRun removes a run and its members, after its reservation was released.
+func (l *Ledger) DeleteRun(ctx context.Context, lease Lease, run RunID) error {
+	return l.lead(ctx, lease,
+		Op{Verb: Delete, Key: l.keys.Run(run.Gang, run.Reservation)},
+		Op{Verb: DeleteTree, Key: l.keys.Members(run.Gang, run.Reservation)})
+}
+
+// EnsureTable creates a node's slot table, empty and with the first sequence number, unless there is one. To a plugin
+// that remembers a later one this says that the ledger was lost, never that its slots are revoked.
+func (l *Ledger) EnsureTable(ctx context.Context, lease Lease, node string) error {
+	table := SlotTable{Version: Version, Sequence: 1}
+	return created(l.lead(ctx, lease, Op{Verb: CAS, Key: l.keys.Slots(node), Value: encode(table)}))
+}
+
+// EnsureEpoch reads the ledger's identity, and makes one if there is none: then the ledger is new, or was lost, and
+// nothing may be granted until it agrees with the nodes and with Nomad.
+func (l *Ledger) EnsureEpoch(ctx context.Context, lease Lease) (epoch Epoch, isNew bool, err error) {
+	fresh := Epoch{Version: Version, ID: rand.Text()}
+	key := l.keys.Epoch()
+	if err := created(l.lead(ctx, lease, Op{Verb: CAS, Key: key, Value: encode(fresh)})); err != nil {
+		return Epoch{}, false, err
+	}
+	there, err := read[Epoch](ctx, l.store, key)
+	return there.Doc, err == nil && there.Doc.ID == fresh.ID, err
+}
+
+// created passes over the conflict of a key that exists already.
+func created(err error) error {
+	if errors.Is(err, ErrConflict) && !errors.Is(err, ErrNotLeader) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,308 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package ledger
+
+import (
+	"time"
+
+	"github.com/nomad-muster/muster/driver/gpu"
+)
+
+// Version is the version that this build writes into every document. A document of a newer version is kept as it is
+// and never rewritten (ErrNewerVersion).
+const Version = 1
+
+// Epoch is the random identity of one ledger. A missing or changed epoch means that the ledger was lost or replaced.
+type Epoch struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+}
+
+// Node is a node's inventory: what the device plugin knows of the machine and its GPUs. It changes rarely.
+type Node struct {
+	Version   int               `json:"version"`
+	Node      string            `json:"node"`    // Nomad node name, the name used in the ledger
+	NodeID    string            `json:"node_id"` // Nomad node ID
+	Address   string            `json:"address"` // where other members reach this node
+	MachineID string            `json:"machine_id"`
+	BootID    string            `json:"boot_id"`
+	Topology  map[string]string `json:"topology,omitempty"`  // domain level -> label, from the plugin's config
+	Unmanaged []string          `json:"unmanaged,omitempty"` // UUIDs that Muster leaves to ordinary jobs
+	Machine   gpu.Machine       `json:"machine"`
+	Problem   string            `json:"problem,omitempty"` // why the node offers nothing, in words; empty: it does
+}
+
+// Health is the health of a node's GPUs by UUID. A GPU that is not listed is healthy.
+type Health struct {
+	Version int                   `json:"version"`
+	GPUs    map[string]gpu.Health `json:"gpus,omitempty"`
+}
+
+// SlotState is where a slot is on its way from granted to gone.
+type SlotState string
+
+// The states of a slot. A released slot is no longer in the table.
+const (
+	SlotOpen    SlotState = "open"
+	SlotClosing SlotState = "closing"
+)
+
+// SlotTable holds all slots of one node, so that one GPU can't be in two. Sequence counts its changes: a table that was
+// set back by a restored snapshot shows by a smaller one.
+type SlotTable struct {
+	Version  int    `json:"version"`
+	Sequence uint64 `json:"seq"`
+	Slots    []Slot `json:"slots"`
+}
+
+// Slot is the GPUs of one member on one node, as reserved. Field names are short because eight of them must fit in
+// MaxSlotTableBytes.
+type Slot struct {
+	Reservation string    `json:"res"`
+	Rank        int       `json:"rank"` // global: 0..Size-1 over all groups
+	Size        int       `json:"size"` // members of the whole gang
+	Owner       Owner     `json:"owner"`
+	Driver      string    `json:"driver"` // task driver of the member, decides who claims
+	GPUs        []string  `json:"gpus"`   // UUIDs in NVML index order
+	State       SlotState `json:"state"`
+	Closing     uint64    `json:"closing,omitempty"` // sequence of the table that first had it closing
+	Why         string    `json:"why,omitempty"`     // why it is closing, in at most MaxSlotWhyBytes
+	MachineID   string    `json:"mach"`              // the machine and boot that it was granted on
+	BootID      string    `json:"boot"`
+	Checkpoint  string    `json:"ckpt,omitempty"` // signal that asks the task to checkpoint; muster_checkpoint_signal or the driver's own block
+}
+
+// Owner says whose slot it is. The device asks of a job name Value; the rest is checked at the claim, so that another
+// job with the same value never gets in.
+type Owner struct {
+	Gang        string `json:"gang"`
+	Value       string `json:"value"` // "<gang>" or "<gang>/<group>"
+	Namespace   string `json:"ns"`
+	Job         string `json:"job"` // parent's ID for periodic and dispatched children
+	CreateIndex uint64 `json:"create"`
+	Group       string `json:"group"`
+	Task        string `json:"task"`
+}
+
+// ID names the slot for ever.
+func (s Slot) ID() SlotID { return SlotID{Reservation: s.Reservation, Rank: s.Rank} }
+
+// Find returns the slot with an ID.
+func (t SlotTable) Find(id SlotID) (Slot, bool) {
+	for _, s := range t.Slots {
+		if s.ID() == id {
+			return s, true
+		}
+	}
+	return Slot{}, false
+}
+
+// Claim is a slot taken by one allocation's task. It has no time limit: it ends when its processes are gone.
+type Claim struct {
+	Version     int       `json:"version"`
+	Reservation string    `json:"res"`
+	Rank        int       `json:"rank"`
+	Allocation  string    `json:"alloc"`
+	Task        string    `json:"task"`
+	Namespace   string    `json:"ns"`
+	Job         string    `json:"job"`
+	By          string    `json:"by"` // "driver" (muster) or "plugin" (any other task driver)
+	BootID      string    `json:"boot"`
+	At          time.Time `json:"at"` // for people; nothing is decided by it
+}
+
+// Ack says what a node's device plugin has acted on. Clear lists the closing slots on whose GPUs nothing runs any more;
+// a slot that is listed can't be claimed again, so the list only grows until the slot leaves the table.
+type Ack struct {
+	Version  int      `json:"version"`
+	Sequence uint64   `json:"seq"` // of the slot table acted on
+	BootID   string   `json:"boot"`
+	Clear    []string `json:"clear,omitempty"` // SlotID texts
+}
+
+// GangState is where a gang is.
+type GangState string
+
+// The states of a gang.
+const (
+	GangWaiting  GangState = "waiting"  // no slots; Why says why
+	GangReserved GangState = "reserved" // slots granted, not all claimed yet
+	GangRunning  GangState = "running"  // every slot claimed
+	GangClosing  GangState = "closing"  // slots closing; After says what comes next
+	GangFinished GangState = "finished" // every member succeeded, nothing held
+	GangFailed   GangState = "failed"   // given up; Why says why, nothing held
+)
+
+// Gang is one gang as the leader knows it.
+type Gang struct {
+	Version     int         `json:"version"`
+	Name        string      `json:"name"`
+	Namespace   string      `json:"namespace"`
+	Job         string      `json:"job"`
+	CreateIndex uint64      `json:"create_index"` // Nomad's; the same job registered anew after a purge has another
+	JobVersion  uint64      `json:"job_version"`  // the job version that Spec was read from
+	Spec        Spec        `json:"spec"`
+	State       GangState   `json:"state"`
+	Submitted   time.Time   `json:"submitted"`             // first seen by a leader; the order of the queue
+	Since       time.Time   `json:"since"`                 // of State
+	Why         *Reason     `json:"why,omitempty"`         // why it waits, closes or failed
+	Reservation *Grant      `json:"reservation,omitempty"` // nil unless reserved, running or closing
+	After       GangState   `json:"after,omitempty"`       // closing: waiting, finished, failed, or "" to delete the document
+	Attempts    int         `json:"attempts,omitempty"`    // grants so far of this job version
+	NotBefore   *time.Time  `json:"not_before,omitempty"`  // waiting: back-off until then
+	Avoid       []string    `json:"avoid,omitempty"`       // nodes that failed the last attempt, tried last
+	LastRun     *RunSummary `json:"last_run,omitempty"`    // how the last reservation ended
+}
+
+// Spec is what the gang asks for, as admitted.
+type Spec struct {
+	Groups      []GroupSpec `json:"groups"` // in file order; ranks follow it
+	Shape       string      `json:"shape"`  // what a reservation is bound to (jobspecs.Gang.Shape)
+	Priority    int         `json:"priority"`
+	Queue       string      `json:"queue"`
+	NVLink      string      `json:"nvlink"`        // required | preferred
+	Locality    string      `json:"locality"`      // node | <level> | any
+	RelaxAfterS int64       `json:"relax_after_s"` // seconds per level; negative: never
+	MaxRuntimeS int64       `json:"max_runtime_s,omitempty"`
+}
+
+// GroupSpec is one task group of a gang.
+type GroupSpec struct {
+	Group      string `json:"group"`
+	Value      string `json:"value"`
+	Count      int    `json:"count"`
+	GPUs       int    `json:"gpus"` // of each member
+	Task       string `json:"task"`
+	Driver     string `json:"driver"`
+	Checkpoint string `json:"checkpoint,omitempty"` // signal
+}
+
+// Size is the number of members.
+func (s Spec) Size() int {
+	n := 0
+	for _, g := range s.Groups {
+		n += g.Count
+	}
+	return n
+}
+
+// GPUs is the number of GPUs of all members.
+func (s Spec) GPUs() int {
+	n := 0
+	for _, g := range s.Groups {
+		n += g.Count * g.GPUs
+	}
+	return n
+}
+
+// Reason is why a gang waits, closes or failed: a code for programs and one plain sentence for people.
+type Reason struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+// Grant is a reservation as granted: where every member is.
+type Grant struct {
+	ID         string      `json:"id"`
+	At         time.Time   `json:"at"` // for people; deadlines run by the leader's own clock
+	JobVersion uint64      `json:"job_version"`
+	Shape      string      `json:"shape"`
+	MasterPort int         `json:"port"` // first of three consecutive ports on rank 0's node, for tasks without the muster driver
+	Placements []Placement `json:"placements"`
+}
+
+// Placement is the members of one group on one node; their ranks are consecutive.
+type Placement struct {
+	Node    string `json:"node"`
+	Address string `json:"addr"`
+	Group   string `json:"group"`
+	Rank    int    `json:"rank"`    // first
+	Members int    `json:"members"` // how many
+	GPUs    int    `json:"gpus"`    // of each
+}
+
+// RunSummary is how a reservation ended.
+type RunSummary struct {
+	Reservation string     `json:"reservation"`
+	Generation  int        `json:"generation,omitempty"`
+	Started     *time.Time `json:"started,omitempty"`
+	Ended       time.Time  `json:"ended"`
+	Result      string     `json:"result"` // finished | failed | preempted | stopped | not started
+	Reason      Reason     `json:"reason"`
+}
+
+// Refusal is a job that asks for a gang and was not admitted.
+type Refusal struct {
+	Version     int       `json:"version"`
+	Namespace   string    `json:"namespace"`
+	Job         string    `json:"job"`
+	CreateIndex uint64    `json:"create_index"`
+	JobVersion  uint64    `json:"job_version"`
+	Gang        string    `json:"gang,omitempty"`
+	Why         Reason    `json:"why"`
+	At          time.Time `json:"at"`
+}
+
+// RunPhase is where a run is.
+type RunPhase string
+
+// The phases of a run.
+const (
+	RunGathering RunPhase = "gathering" // members arrive
+	RunRunning   RunPhase = "running"   // all have arrived; every driver starts its process
+	RunSucceeded RunPhase = "succeeded" // all succeeded; every driver ends its task well
+	RunFailed    RunPhase = "failed"    // a member failed or left; every driver ends its task failed
+)
+
+// Run is one start of the whole gang on a reservation, moved by rank 0's driver; all others watch this one key.
+type Run struct {
+	Version    int        `json:"version"`
+	Generation int        `json:"generation"` // from 1; counts restarts in place
+	Phase      RunPhase   `json:"phase"`
+	MasterAddr string     `json:"master_addr"`
+	MasterPort int        `json:"master_port"`       // first of three consecutive ports
+	Missing    []int      `json:"missing,omitempty"` // gathering: ranks not arrived yet, at most 16 of them
+	Why        string     `json:"why,omitempty"`     // failed: the first cause
+	Orderly    bool       `json:"orderly,omitempty"` // failed: a member was asked to end, so the others checkpoint before they end
+	Started    *time.Time `json:"started,omitempty"` // when the phase became running
+}
+
+// MemberState is where a member is in its run.
+type MemberState string
+
+// The states of a member.
+const (
+	MemberArrived   MemberState = "arrived"
+	MemberRunning   MemberState = "running"
+	MemberSucceeded MemberState = "succeeded"
+	MemberFailed    MemberState = "failed"
+	MemberStopped   MemberState = "stopped" // ended on request: closing slot, job stop
+)
+
+// Member is one member of a run, written by that member's driver.
+type Member struct {
+	Version    int         `json:"version"`
+	Rank       int         `json:"rank"`
+	Generation int         `json:"generation"`
+	Allocation string      `json:"alloc"`
+	Node       string      `json:"node"`
+	Address    string      `json:"addr"`
+	Port       int         `json:"port,omitempty"` // rank 0: first of the three ports it has tried to bind
+	State      MemberState `json:"state"`
+	Started    *time.Time  `json:"started,omitempty"` // of the process
+	Ended      *time.Time  `json:"ended,omitempty"`
+	ExitCode   *int        `json:"exit_code,omitempty"`
+	Why        string      `json:"why,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // the last one
+}
+
+// Checkpoint is the last checkpoint that a member was asked for.
+type Checkpoint struct {
+	Count     int        `json:"count"` // asked for so far in this run
+	Requested time.Time  `json:"requested"`
+	Completed *time.Time `json:"completed,omitempty"` // nil: not finished yet, or Problem says why it never was
+	TookMS    int64      `json:"took_ms,omitempty"`
+	Entry     string     `json:"entry,omitempty"` // newest finished entry under path
+	Problem   string     `json:"problem,omitempty"`
+}
