@@ -1,0 +1,52 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// Kind is what an action does to the ledger.
+type Kind string
+
+// The kinds, in the order in which a step does them.
+const (
+	Release      Kind = "release"       // take a closing gang's slots out; the gang waits again, is over, or is deleted
+	Close        Kind = "close"         // turn all slots of a gang to closing
+	Put          Kind = "put"           // write a gang's document, and nothing else
+	Delete       Kind = "delete"        // delete the document of a gang that holds nothing
+	Refuse       Kind = "refuse"        // write why a job is not admitted
+	ClearRefusal Kind = "clear refusal" // remove that
+	MakeTable    Kind = "make table"    // create a node's slot table, empty
+	DeleteRun    Kind = "delete run"    // remove a run whose reservation is gone
+	Grant        Kind = "grant"         // give a gang all of its slots
+	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
+)
+
+// What a Put is about.
+const (
+	putAdmit   = "admit"       // a job's gang is new
+	putVersion = "new version" // its job has a new version that its slots, if any, still suit
+	putReason  = "reason"      // why it waits has changed
+	putRunning = "running"     // all slots are claimed
+	putFailed  = "failed"      // Nomad will not run it again
+	putAgain   = "again"       // it was over, and its job wants to run again
+)
+
+// Action is one thing to do: one transaction, or one signal.
+type Action struct {
+	Kind    Kind
+	What    string                   // Put: what it is about; else words for the log
+	Gang    ledger.Gang              // Release, Close, Put, Delete, Grant: the new document
+	Remove  bool                     // Release: delete the gang's document instead of writing it
+	Slots   map[string][]ledger.Slot // Grant: by node
+	Refusal ledger.Refusal           // Refuse; of ClearRefusal only namespace and job
+	Node    string                   // MakeTable
+	Run     ledger.RunID             // DeleteRun
+	Slot    ledger.SlotID            // Signal
+	Alloc   *nomad.Alloc             // Signal
+	Task    string                   // Signal
+	Signal  string                   // Signal
+}

@@ -1,0 +1,44 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"maps"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// change is the transaction of an action about a gang, built on a snapshot.
+func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
+	switch a.Kind {
+	case Grant:
+		return ledger.BuildGrant(s, a.Gang, a.Slots)
+	case Close:
+		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
+	case Release:
+		return ledger.BuildRelease(s, a.Gang, a.Remove)
+	case Put, Delete, Refuse, ClearRefusal, MakeTable, DeleteRun, Signal:
+	}
+	return ledger.Change{
+		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},
+		DeleteGang: a.Kind == Delete,
+	}, nil
+}
+
+// applied is a snapshot after a change. Indexes are by key; nil keeps the old ones, for looking ahead only.
+func applied(s ledger.Snapshot, c ledger.Change, index func(node string) uint64) ledger.Snapshot {
+	s.Gangs, s.Tables = maps.Clone(s.Gangs), maps.Clone(s.Tables)
+	if c.DeleteGang {
+		delete(s.Gangs, c.Gang.Doc.Name)
+	} else {
+		s.Gangs[c.Gang.Doc.Name] = *c.Gang
+	}
+	for node, table := range c.Tables {
+		if index != nil {
+			table.Index = index(node)
+		}
+		s.Tables[node] = table
+	}
+	return s
+}

@@ -1,0 +1,140 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// errImpossible says that an action can't even be written down: a document is in the way, or too large.
+var errImpossible = errors.New("impossible")
+
+// do does one action as one transaction, and puts its effect on slot tables into the current snapshot, so that the
+// actions after it build on it.
+func (l *leader) do(ctx context.Context, a Action, state nomad.State) error {
+	if err := l.write(ctx, a); err != nil {
+		return err
+	}
+	l.logAction(a)
+	l.announce(a, state)
+	return nil
+}
+
+func (l *leader) write(ctx context.Context, a Action) error {
+	switch a.Kind {
+	case Refuse:
+		return l.Ledger.PutRefusal(ctx, l.lease, a.Refusal)
+	case ClearRefusal:
+		return l.Ledger.DeleteRefusal(ctx, l.lease, a.Refusal.Namespace, a.Refusal.Job)
+	case MakeTable:
+		return l.Ledger.EnsureTable(ctx, l.lease, a.Node)
+	case DeleteRun:
+		return l.Ledger.DeleteRun(ctx, l.lease, a.Run)
+	case Signal:
+		l.memory.Signalled[a.Slot] = Signalled{At: l.Now(), Kill: a.Signal == sigkill}
+		l.Signal(ctx, a.Alloc, a.Task, a.Signal)
+		return nil
+	case Release, Close, Put, Delete, Grant:
+	}
+	c, err := change(l.snapshot, a)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errImpossible, err)
+	}
+	indexes, err := l.Ledger.Commit(ctx, l.lease, c)
+	if err != nil {
+		return err
+	}
+	if a.Kind == Put && a.What == putReason {
+		l.memory.Explained[a.Gang.Name] = l.Now()
+	}
+	if a.Kind == Release {
+		l.memory.Released[l.snapshot.Gangs[a.Gang.Name].Doc.Reservation.ID] = l.Now()
+	}
+	keys := l.Ledger.Keys()
+	l.snapshot = applied(l.snapshot, c, func(node string) uint64 { return indexes[keys.Slots(node)] })
+	return nil
+}
+
+// logAction tells operators what was done.
+func (l *leader) logAction(a Action) {
+	g := a.Gang
+	switch a.Kind {
+	case Grant:
+		l.Logger.Info("granted", "gang", g.Name, "reservation", g.Reservation.ID, "members", g.Spec.Size(), "gpus", g.Spec.GPUs(), "nodes", nodeNames(g))
+	case Close:
+		l.Logger.Info("closing", "gang", g.Name, "reservation", g.Reservation.ID, "code", g.Why.Code, "reason", g.Why.Text)
+	case Release:
+		l.Logger.Info("released", "gang", g.Name, "then", a.What)
+	case Put:
+		l.logPut(a)
+	case Delete:
+		l.Logger.Info("forgotten", "gang", g.Name, "reason", a.What)
+	case Refuse:
+		l.Logger.Info("refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace, "reason", a.Refusal.Why.Text)
+	case ClearRefusal:
+		l.Logger.Info("no longer refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace)
+	case MakeTable:
+		l.Logger.Info("node is new", "node", a.Node)
+	case Signal:
+		l.Logger.Info("signal", "gang", g.Name, "rank", a.Slot.Rank, "alloc", a.Alloc.ID, "task", a.Task, "signal", a.Signal)
+	case DeleteRun:
+		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
+	}
+}
+
+func (l *leader) logPut(a Action) {
+	g := a.Gang
+	log := l.Logger.With("gang", g.Name)
+	switch a.What {
+	case putReason:
+		log.Info("waiting", "code", g.Why.Code, "reason", g.Why.Text)
+	case putAdmit:
+		log.Info("admitted", "job", g.Job, "namespace", g.Namespace, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
+	case putAgain:
+		log.Info("wants to run again", "job", g.Job, "namespace", g.Namespace, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
+	case putVersion:
+		log.Info("follows a new version of its job", "version", g.JobVersion, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
+	case putRunning:
+		log.Info("running", "reservation", g.Reservation.ID)
+	case putFailed:
+		log.Warn("given up", "reason", g.Why.Text)
+	}
+}
+
+// nodeNames are the nodes of a reservation, each once, in order.
+func nodeNames(g ledger.Gang) []string {
+	var names []string
+	for _, p := range g.Reservation.Placements {
+		names = append(names, p.Node)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// announce tells a job's users why it waits or is refused.
+func (l *leader) announce(a Action, state nomad.State) {
+	if l.Announce == nil {
+		return
+	}
+	id, text := jobOf(a.Gang), ""
+	switch {
+	case a.Kind == Refuse:
+		id, text = nomad.JobID{Namespace: a.Refusal.Namespace, ID: a.Refusal.Job}, "Muster refused the gang: "+a.Refusal.Why.Text
+	case a.Kind == Put && a.What == putReason:
+		text = "The gang waits: " + a.Gang.Why.Text
+	default:
+		return
+	}
+	job := state.Jobs[id]
+	if job == nil || len(job.API.TaskGroups) == 0 || job.API.TaskGroups[0].Name == nil {
+		return
+	}
+	l.Announce(id, *job.API.TaskGroups[0].Name, text)
+}

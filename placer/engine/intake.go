@@ -1,0 +1,178 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-muster/muster/jobspecs"
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// want is what a job asks for.
+type want struct {
+	job     *nomad.Job
+	name    string // of the gang
+	spec    ledger.Spec
+	refused *ledger.Reason // nil: it may be admitted
+}
+
+// alive says whether the job waits for GPUs or has them: only such jobs are admitted or refused. A parent never runs
+// itself; its children are jobs of their own.
+func (w want) alive() bool { return !w.job.Stopped && !w.job.Dead() && !w.job.Parent }
+
+// wants reads every job that asks for a gang.
+func (r Rules) wants(v View) map[nomad.JobID]want {
+	wants := make(map[nomad.JobID]want, len(v.Nomad.Jobs))
+	for id, job := range v.Nomad.Jobs {
+		gang, findings := r.Read(job)
+		if gang == nil {
+			continue
+		}
+		w := want{job: job, name: gang.Name, spec: specOf(gang)}
+		if refusal := findings.Refusal(); refusal != "" {
+			w.refused = reason(WhySpec, refusal)
+		}
+		wants[id] = w
+	}
+	return wants
+}
+
+// specOf turns what package jobspecs read into what the ledger keeps.
+func specOf(g *jobspecs.Gang) ledger.Spec {
+	spec := ledger.Spec{
+		Shape: g.Shape(), Priority: g.Priority, Queue: g.Queue, NVLink: string(g.NVLink), Locality: g.Locality,
+		RelaxAfterS: int64(g.RelaxAfter / time.Second), MaxRuntimeS: int64(g.MaxRuntime / time.Second),
+	}
+	if g.RelaxNever {
+		spec.RelaxAfterS = -1
+	}
+	for _, group := range g.Groups {
+		spec.Groups = append(spec.Groups, ledger.GroupSpec{
+			Group: group.Name, Value: group.Value, Count: group.Count, GPUs: group.GPUs, Task: group.Task,
+			Driver: group.Driver, Checkpoint: group.CheckpointSignal,
+		})
+	}
+	return spec
+}
+
+// intake admits jobs that ask for a gang of which there is no document, and refuses those that can't have it. leaving
+// are the gangs whose document goes in this step.
+func (s step) intake(leaving map[string]bool) []Action {
+	var admit []Action
+	refusals := map[string]ledger.Refusal{}
+	taken := map[string]bool{} // by an admission of this step
+	for _, w := range s.byAge() {
+		refusal := s.refusalOf(w, leaving)
+		switch {
+		case refusal != nil:
+			refusals[w.job.ID.String()] = ledger.Refusal{
+				Version: ledger.Version, Namespace: w.job.ID.Namespace, Job: w.job.ID.ID, CreateIndex: w.job.CreateIndex,
+				JobVersion: w.job.Version, Gang: w.name, Why: *refusal, At: s.now,
+			}
+		case s.exists(w.name) || taken[w.name]:
+		default:
+			taken[w.name] = true
+			admit = append(admit, Action{Kind: Put, What: putAdmit, Gang: s.admitted(w)})
+		}
+	}
+	return append(s.refuse(refusals), admit...)
+}
+
+// byAge lists the jobs that are alive, those that were registered first before the others.
+func (s step) byAge() []want {
+	var out []want
+	for _, w := range s.wants {
+		if w.alive() {
+			out = append(out, w)
+		}
+	}
+	slices.SortFunc(out, func(a, b want) int {
+		return cmp.Or(cmp.Compare(a.job.CreateIndex, b.job.CreateIndex), a.job.ID.Compare(b.job.ID))
+	})
+	return out
+}
+
+func (s step) exists(gang string) bool {
+	_, found := s.Ledger.Gangs[gang]
+	return found
+}
+
+// refusalOf says why a job is not admitted; nil: it is, or will be as soon as what is in its way has gone.
+func (s step) refusalOf(w want, leaving map[string]bool) *ledger.Reason {
+	doc, exists := s.Ledger.Gangs[w.name]
+	if exists && jobOf(doc.Doc) == w.job.ID && doc.Doc.CreateIndex == w.job.CreateIndex && doc.Doc.JobVersion == w.job.Version {
+		return nil // was admitted; a rule that has changed since does not end it
+	}
+	if w.refused != nil {
+		return w.refused
+	}
+	switch {
+	case !exists && slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(w.name)):
+		return reason(WhyLedger, fmt.Sprintf("the document of gang %s was written by a newer version of Muster; upgrade this placer", w.name))
+	case !exists || jobOf(doc.Doc) == w.job.ID || leaving[w.name]:
+		return nil
+	}
+	mend := "choose another name"
+	if parent := w.job.API.ParentID; parent != nil && *parent != "" {
+		mend = "this child of job " + *parent + " gets its turn when that one has ended"
+	}
+	return reason(WhyNameTaken, fmt.Sprintf("the gang name %s belongs to job %s in namespace %s, which asked first; %s",
+		w.name, doc.Doc.Job, doc.Doc.Namespace, mend))
+}
+
+// refuse brings the refusals in the ledger in line with those wanted.
+func (s step) refuse(wanted map[string]ledger.Refusal) []Action {
+	var actions []Action
+	for _, key := range slices.Sorted(maps.Keys(wanted)) {
+		next := wanted[key]
+		have, found := s.Ledger.Refusals[key]
+		next.At = have.Doc.At
+		if found && have.Doc == next {
+			continue
+		}
+		next.At = s.now
+		actions = append(actions, Action{Kind: Refuse, Refusal: next})
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Ledger.Refusals)) {
+		if _, still := wanted[key]; still {
+			continue
+		}
+		have := s.Ledger.Refusals[key].Doc
+		if s.known(nomad.JobID{Namespace: have.Namespace, ID: have.Job}) {
+			actions = append(actions, Action{Kind: ClearRefusal, Refusal: have})
+		}
+	}
+	return actions
+}
+
+// known says whether Nomad has said what became of a job.
+func (s step) known(id nomad.JobID) bool {
+	_, gone := s.Nomad.Gone[id]
+	return gone || s.Nomad.Jobs[id] != nil
+}
+
+// admitted is the first document of a gang. Its place in the queue is when Nomad got the job, so that it does not depend
+// on when a placer first saw it.
+func (s step) admitted(w want) ledger.Gang {
+	g := ledger.Gang{
+		Version: ledger.Version, Name: w.name, Namespace: w.job.ID.Namespace, Job: w.job.ID.ID,
+		CreateIndex: w.job.CreateIndex, State: ledger.GangWaiting, Since: s.now, Submitted: s.now,
+	}
+	if at := w.job.SubmittedAt; !at.IsZero() && at.Before(s.now) {
+		g.Submitted = at
+	}
+	return withSpec(g, w)
+}
+
+// withSpec is a gang's document for another version of its job.
+func withSpec(g ledger.Gang, w want) ledger.Gang {
+	g.Spec, g.JobVersion = w.spec, w.job.Version
+	return g
+}

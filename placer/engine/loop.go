@@ -1,0 +1,311 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// Follower is the loop's view of Nomad; *nomad.Follower is one.
+type Follower interface {
+	State() nomad.State
+	Changed() <-chan struct{}
+	Track(ids []nomad.JobID)
+}
+
+// Options are what the loop needs.
+type Options struct {
+	Name   string // of this placer
+	Ledger *ledger.Ledger
+	Nomad  Follower
+	Rules  Rules
+	Tick   time.Duration // how often to decide although nothing changed
+	// Announce tells a job's users something; it must not block. Nil: nobody.
+	Announce func(job nomad.JobID, group, text string)
+	// Signal sends a signal to a task; it must not block.
+	Signal func(ctx context.Context, alloc *nomad.Alloc, task, signal string)
+	// Turn is called before each decision; the checker behind Rules.Refusal may forget old answers. Nil: nothing.
+	Turn   func()
+	Now    func() time.Time
+	Logger *slog.Logger
+}
+
+// restAfterLead is how long a placer that gave up the lead waits before it tries again, so that another may take over.
+const restAfterLead = time.Second
+
+// followWait is how long one blocking read of the ledger waits at most.
+const followWait = time.Minute
+
+// troubleEvery is how often a failure that stays is logged.
+const troubleEvery = 10 * time.Minute
+
+// errSetBack says that the ledger is in an earlier state than it was: a snapshot was restored. All that is known is
+// doubtful, so the lead starts anew.
+var errSetBack = errors.New("the ledger was set back")
+
+// Run campaigns and decides as the leader until the context ends, which is no error.
+func Run(ctx context.Context, o Options) error {
+	spec := ledger.CandidateSpec{Name: o.Name, Log: o.Logger}
+	for ctx.Err() == nil {
+		err := o.Ledger.Campaign(ctx, spec, func(ctx context.Context, lease ledger.Lease) error {
+			return newLeader(o, lease).lead(ctx)
+		})
+		if ctx.Err() == nil {
+			o.Logger.Warn("gave up the lead; starting anew", "error", err)
+			sleep(ctx, restAfterLead)
+		}
+	}
+	return nil
+}
+
+// leader is one term of leadership.
+type leader struct {
+	Options
+	lease    ledger.Lease
+	snapshot ledger.Snapshot
+	fresh    bool // snapshot was read after Nomad's state
+	doubtful bool // something may have happened that snapshot does not show: read it before the next decision
+	memory   Memory
+	troubles map[string]time.Time // failures by their text, and when they were logged
+}
+
+func newLeader(o Options, lease ledger.Lease) *leader {
+	return &leader{Options: o, lease: lease, doubtful: true, troubles: map[string]time.Time{}}
+}
+
+// lead decides until the lease is lost or the context ends.
+func (l *leader) lead(ctx context.Context) error {
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer cancel(nil)
+	snapshots := make(chan ledger.Snapshot, 1)
+	following.Go(func() { cancel(l.follow(ctx, snapshots)) })
+
+	tick := time.NewTicker(l.Tick)
+	defer tick.Stop()
+	for {
+		again, err := l.decide(ctx)
+		if err != nil {
+			return err
+		}
+		if again && ctx.Err() == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			if cause := context.Cause(ctx); errors.Is(cause, errSetBack) {
+				return cause
+			}
+			return ctx.Err()
+		case next := <-snapshots:
+			l.take(next)
+		case <-l.Nomad.Changed():
+		case <-tick.C:
+		}
+	}
+}
+
+// begin reads everything at one index. A ledger that holds nothing yet gets its epoch; one that has lost it does not.
+func (l *leader) begin(ctx context.Context) error {
+	snapshot, err := l.Ledger.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the ledger at the start of the lead: %w", err)
+	}
+	if snapshot.EpochID == "" && isNew(snapshot) {
+		epoch, _, err := l.Ledger.EnsureEpoch(ctx, l.lease)
+		if err != nil {
+			return fmt.Errorf("giving the ledger its epoch: %w", err)
+		}
+		l.Logger.Info("the ledger is new", "epoch", epoch.ID)
+	}
+	return nil
+}
+
+// isNew says whether no gang and no slot was ever written.
+func isNew(s ledger.Snapshot) bool {
+	for _, table := range s.Tables {
+		if len(table.Doc.Slots) > 0 {
+			return false
+		}
+	}
+	for _, claims := range s.Claims {
+		if len(claims) > 0 {
+			return false
+		}
+	}
+	return len(s.Gangs) == 0 && len(s.Newer) == 0
+}
+
+// follow hands out what the ledger holds whenever it changes, the newest only, until the context ends or the ledger was
+// set back.
+func (l *leader) follow(ctx context.Context, out chan ledger.Snapshot) error {
+	down := false
+	for last := (ledger.Snapshot{}); ; {
+		next, err := l.Ledger.Follow(ctx, last.Index, followWait)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			if !down {
+				l.Logger.Warn("consul does not answer; decisions are frozen", "error", err)
+			}
+			down = true
+			sleep(ctx, time.Second)
+			continue
+		case next.Index < last.Index && setBack(last, next):
+			return fmt.Errorf("%w: from index %d to %d", errSetBack, last.Index, next.Index)
+		}
+		if down {
+			l.Logger.Info("consul answers")
+			down = false
+		}
+		last = next
+		select {
+		case <-out: // replaced by a newer one
+		default:
+		}
+		out <- next
+	}
+}
+
+// setBack says whether a snapshot with a smaller index is of an earlier state, and not only of one whose last deletion
+// Consul has forgotten. A slot table is never deleted, and a document never gets an older index.
+func setBack(last, next ledger.Snapshot) bool {
+	for node, table := range last.Tables {
+		if next.Tables[node].Index < table.Index {
+			return true
+		}
+	}
+	for name, gang := range last.Gangs {
+		if now, some := next.Gangs[name]; some && now.Index < gang.Index {
+			return true
+		}
+	}
+	return last.EpochID != next.EpochID
+}
+
+// take makes a snapshot that was followed the current one, unless a newer one was read meanwhile.
+func (l *leader) take(next ledger.Snapshot) {
+	if l.doubtful || next.Index < l.snapshot.Index {
+		l.doubtful = true // read by itself: an index alone may mislead after deletions
+		return
+	}
+	l.snapshot, l.fresh = next, false
+}
+
+// load reads the ledger as it is now.
+func (l *leader) load(ctx context.Context) error {
+	snapshot, err := l.Ledger.Load(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the ledger: %w", err)
+	}
+	l.snapshot, l.fresh, l.doubtful = snapshot, true, false
+	return nil
+}
+
+// decide takes one step and does what it says; again means that something was done, so that another step may follow at
+// once. The only errors are those that end the lead.
+func (l *leader) decide(ctx context.Context) (again bool, err error) {
+	state := l.Nomad.State()
+	if l.doubtful {
+		if err := l.load(ctx); err != nil {
+			return false, l.failed(ctx, err)
+		}
+	} else {
+		l.fresh = false
+	}
+	actions := l.step(state)
+	if !l.fresh && slices.ContainsFunc(actions, func(a Action) bool { return a.Kind == Close }) {
+		// Nomad may have told of an end before the ledger told of its success: ask the ledger again before judging.
+		if err := l.load(ctx); err != nil {
+			return false, l.failed(ctx, err)
+		}
+		actions = l.step(state)
+	}
+	for _, action := range actions {
+		err := l.do(ctx, action, state)
+		switch {
+		case err == nil:
+			again, l.doubtful = true, true
+		case errors.Is(err, errImpossible): // and the others are none the worse for it
+			l.noteTrouble(ctx, err)
+		default:
+			l.doubtful = true
+			return false, l.failed(ctx, err)
+		}
+	}
+	return again, nil
+}
+
+// step is one pure step on what is known.
+func (l *leader) step(state nomad.State) []Action {
+	if l.Turn != nil {
+		l.Turn()
+	}
+	now := l.Now()
+	v := View{Ledger: l.snapshot, Nomad: state}
+	l.memory = Remember(l.memory, v, now)
+	v.Memory = l.memory
+	l.Nomad.Track(tracked(l.snapshot))
+	return l.Rules.Step(v, now)
+}
+
+// tracked are the jobs whose end matters to the ledger.
+func tracked(s ledger.Snapshot) []nomad.JobID {
+	var ids []nomad.JobID
+	for _, g := range s.Gangs {
+		ids = append(ids, jobOf(g.Doc))
+	}
+	for _, r := range s.Refusals {
+		ids = append(ids, nomad.JobID{Namespace: r.Doc.Namespace, ID: r.Doc.Job})
+	}
+	slices.SortFunc(ids, nomad.JobID.Compare)
+	return slices.Compact(ids)
+}
+
+// failed returns a failure that ends the lead; any other is logged and tried again later.
+func (l *leader) failed(ctx context.Context, err error) error {
+	if errors.Is(err, ledger.ErrNotLeader) {
+		return err
+	}
+	l.noteTrouble(ctx, err)
+	return nil
+}
+
+// noteTrouble logs a failure that will be tried again, once for as long as it is the same. A conflict is none: somebody
+// else wrote meanwhile.
+func (l *leader) noteTrouble(ctx context.Context, err error) {
+	text, now := err.Error(), l.Now()
+	switch {
+	case ctx.Err() != nil: // the lead ends anyway
+	case errors.Is(err, ledger.ErrConflict):
+		l.Logger.Debug("the ledger has changed; deciding again", "error", err)
+	case l.troubles[text].IsZero() || now.Sub(l.troubles[text]) > troubleEvery:
+		l.troubles[text] = now
+		l.Logger.Warn("a decision could not be written; it will be tried again", "error", err)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,265 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// place asks the policy about all gangs that wait and are not busy otherwise, and turns its answer into grants and into
+// reasons that have changed.
+func (s step) place(busy map[string]bool) []Action {
+	waiting := s.waiting(busy)
+	if len(waiting) == 0 {
+		return nil
+	}
+	if why := s.frozen(); why != nil {
+		return s.reasons(waiting, func(string) *ledger.Reason { return why })
+	}
+	sites := s.sites()
+	snapshot := model.Snapshot{Levels: s.rules.Levels, Nodes: s.modelNodes(sites)}
+	for _, name := range slices.Sorted(maps.Keys(waiting)) {
+		g := waiting[name]
+		snapshot.Gangs = append(snapshot.Gangs, s.modelGang(g, s.Nomad.Jobs[jobOf(g)], sites))
+	}
+	decision := s.rules.Decide(snapshot, s.now)
+
+	why := map[string]*ledger.Reason{}
+	for _, w := range decision.Waits {
+		why[w.Gang] = reason(w.Reason.Code, w.Reason.Text)
+	}
+	grants := s.grants(decision.Grants, waiting, sites, why)
+	for _, a := range grants {
+		delete(waiting, a.Gang.Name)
+	}
+	return append(grants, s.reasons(waiting, func(name string) *ledger.Reason { return why[name] })...)
+}
+
+// waiting are the gangs that could be granted now, but for room.
+func (s step) waiting(busy map[string]bool) map[string]ledger.Gang {
+	out := map[string]ledger.Gang{}
+	for name, g := range s.Ledger.Gangs {
+		job := s.Nomad.Jobs[jobOf(g.Doc)]
+		if g.Doc.State == ledger.GangWaiting && !busy[name] && job != nil && !job.Dead() {
+			out[name] = g.Doc
+		}
+	}
+	return out
+}
+
+// frozen says why nothing at all may be granted; nil: something may.
+func (s step) frozen() *ledger.Reason {
+	switch {
+	case s.Ledger.EpochID == "":
+		return reason(WhyLedger, "nothing is granted: the ledger holds documents but no epoch, so it was lost in part")
+	case s.Memory.EpochID != "" && s.Memory.EpochID != s.Ledger.EpochID:
+		return reason(WhyLedger, "nothing is granted: the ledger was replaced while this placer leads")
+	}
+	return nil
+}
+
+// reasons writes why gangs wait, where that has changed: at once where it is another kind of reason, and not too often
+// where only its figures are others.
+func (s step) reasons(waiting map[string]ledger.Gang, why func(gang string) *ledger.Reason) []Action {
+	var actions []Action
+	for _, name := range slices.Sorted(maps.Keys(waiting)) {
+		g, text := waiting[name], why(name)
+		if text == nil || sameReason(g.Why, text) || g.Why != nil && g.Why.Code == text.Code && s.justExplained(name) {
+			continue
+		}
+		g.Why = text
+		actions = append(actions, Action{Kind: Put, What: putReason, Gang: g})
+	}
+	return actions
+}
+
+func (s step) justExplained(gang string) bool {
+	at, some := s.Memory.Explained[gang]
+	return some && s.now.Sub(at) < explainEvery
+}
+
+// grants turns the policy's grants into actions, one after another, each checked by Nomad's arithmetic and by the
+// ledger's rules with those before it in place. What does not pass waits, with the reason.
+func (s step) grants(grants []model.Grant, waiting map[string]ledger.Gang, sites map[string]*site, why map[string]*ledger.Reason) []Action {
+	ports := s.ports()
+	after := s.Ledger
+	var actions []Action
+	for _, grant := range grants {
+		g, some := waiting[grant.Gang]
+		if !some {
+			continue
+		}
+		if text := s.objection(g, grant, sites); text != "" {
+			why[g.Name] = reason(model.WaitResources, text)
+			continue
+		}
+		action := s.grant(g, grant, sites, ports)
+		change, err := ledger.BuildGrant(after, action.Gang, action.Slots)
+		if err != nil {
+			why[g.Name] = reason(codeOf(err), fmt.Sprintf("a place was found, but can't be written: %s", err))
+			continue
+		}
+		after = applied(after, change, nil)
+		ports.take(action.Gang)
+		s.takeRoom(g, grant, sites)
+		actions = append(actions, action)
+	}
+	return actions
+}
+
+func codeOf(err error) string {
+	if errors.Is(err, ledger.ErrTooLarge) {
+		return WhyTooLarge
+	}
+	return WhyLedger
+}
+
+// objection says why Nomad would not place a gang as the policy has; empty: it would.
+func (s step) objection(g ledger.Gang, grant model.Grant, sites map[string]*site) string {
+	job := s.Nomad.Jobs[jobOf(g)]
+	if node := crowded(job, grant); node != "" {
+		return fmt.Sprintf("the job's distinct_hosts forbids two members on one node, and the place found has two on %s; "+
+			"remove it, or ask for as many GPUs per member as a node has", node)
+	}
+	placings := placings(job, grant)
+	for _, node := range slices.Sorted(maps.Keys(placings)) {
+		at := sites[node]
+		if at == nil || at.nomad == nil {
+			return fmt.Sprintf("node %s is not known to Nomad", node)
+		}
+		if why, fits := s.Nomad.Fits(at.nomad, slices.Concat(at.pending, placings[node])); !fits {
+			return fmt.Sprintf("Nomad has no room for its members on %s: %s", node, why)
+		}
+	}
+	for _, m := range grant.Members {
+		device := sites[m.Node].device(m.GPUs)
+		device.Gang, device.Value, device.Size = g.Name, groupOf(g.Spec, m.Group).Value, g.Spec.Size()
+		if why := s.rules.Refusal(job, m.Group, sites[m.Node].nomad, device); why != "" {
+			return fmt.Sprintf("Nomad would not place group %s on %s: %s", m.Group, m.Node, why)
+		}
+	}
+	return ""
+}
+
+// crowded is a node on which a grant has two members that a distinct_hosts constraint keeps apart; empty: none.
+func crowded(job *nomad.Job, grant model.Grant) string {
+	type spot struct{ node, group string }
+	taken := map[spot]bool{}
+	for _, m := range grant.Members {
+		wholeJob, ofGroup := job.DistinctHosts(m.Group)
+		at := spot{node: m.Node}
+		if !wholeJob {
+			at.group = m.Group
+		}
+		if taken[at] && (wholeJob || ofGroup) {
+			return m.Node
+		}
+		taken[at] = true
+	}
+	return ""
+}
+
+// placings are a grant's members by node.
+func placings(job *nomad.Job, grant model.Grant) map[string][]nomad.Placing {
+	out := map[string][]nomad.Placing{}
+	for _, m := range grant.Members {
+		out[m.Node] = append(out[m.Node], nomad.Placing{Job: job, Group: m.Group, Members: 1})
+	}
+	return out
+}
+
+// takeRoom notes a grant's members as pending on their nodes.
+func (s step) takeRoom(g ledger.Gang, grant model.Grant, sites map[string]*site) {
+	for node, list := range placings(s.Nomad.Jobs[jobOf(g)], grant) {
+		sites[node].pending = slices.Concat(sites[node].pending, list)
+	}
+}
+
+// grant makes the documents of a grant.
+func (s step) grant(g ledger.Gang, grant model.Grant, sites map[string]*site, ports ports) Action {
+	members := slices.SortedFunc(slices.Values(grant.Members), func(a, b model.Member) int { return cmp.Compare(a.Rank, b.Rank) })
+	g.Reservation = &ledger.Grant{
+		ID: s.rules.NewID(), At: s.now, JobVersion: g.JobVersion, Shape: g.Spec.Shape,
+		MasterPort: ports.free(members[0].Node, s.rules.PortBase), Placements: placementsOf(g.Spec, members, sites),
+	}
+	g.State, g.Since, g.Why, g.NotBefore = ledger.GangReserved, s.now, nil, nil
+	g.Attempts++
+	slots := map[string][]ledger.Slot{}
+	for _, m := range members {
+		group, at := groupOf(g.Spec, m.Group), sites[m.Node]
+		slots[m.Node] = append(slots[m.Node], ledger.Slot{
+			Reservation: g.Reservation.ID, Rank: m.Rank, Size: g.Spec.Size(), Driver: group.Driver,
+			Owner: ledger.Owner{
+				Gang: g.Name, Value: group.Value, Namespace: g.Namespace, Job: g.Job, CreateIndex: g.CreateIndex,
+				Group: group.Group, Task: group.Task,
+			},
+			GPUs: at.inventory.Machine.UUIDs(m.GPUs), State: ledger.SlotOpen, Checkpoint: group.Checkpoint,
+			MachineID: at.inventory.MachineID, BootID: at.inventory.BootID,
+		})
+	}
+	return Action{Kind: Grant, What: "grant", Gang: g, Slots: slots}
+}
+
+// placementsOf joins members of one group with consecutive ranks on one node.
+func placementsOf(spec ledger.Spec, members []model.Member, sites map[string]*site) []ledger.Placement {
+	var out []ledger.Placement
+	for _, m := range members {
+		if n := len(out) - 1; n >= 0 && out[n].Node == m.Node && out[n].Group == m.Group && out[n].Rank+out[n].Members == m.Rank {
+			out[n].Members++
+			continue
+		}
+		out = append(out, ledger.Placement{
+			Node: m.Node, Address: sites[m.Node].inventory.Address, Group: m.Group, Rank: m.Rank, Members: 1,
+			GPUs: groupOf(spec, m.Group).GPUs,
+		})
+	}
+	return out
+}
+
+// portsPerReservation are the consecutive ports that a reservation may use on the node of its rank 0.
+const portsPerReservation = 3
+
+// ports are the first ports in use on each node.
+type ports map[string]map[int]bool
+
+// ports gathers those of all reservations, closing ones included.
+func (s step) ports() ports {
+	used := ports{}
+	for _, g := range s.Ledger.Gangs {
+		used.take(g.Doc)
+	}
+	return used
+}
+
+func (p ports) take(g ledger.Gang) {
+	if g.Reservation == nil {
+		return
+	}
+	for _, at := range g.Reservation.Placements {
+		if at.Rank != 0 {
+			continue
+		}
+		if p[at.Node] == nil {
+			p[at.Node] = map[int]bool{}
+		}
+		p[at.Node][g.Reservation.MasterPort] = true
+	}
+}
+
+// free is the lowest first port from base on that no reservation on the node has.
+func (p ports) free(node string, base int) int {
+	port := base
+	for p[node][port] {
+		port += portsPerReservation
+	}
+	return port
+}

@@ -1,0 +1,36 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import "github.com/nomad-muster/muster/placer/ledger"
+
+// The codes of the engine's own reasons; those of gangs that wait for room are package model's.
+const (
+	WhySpec       = "spec"        // the job's spec can't be a gang
+	WhyNameTaken  = "name_taken"  // another job has the gang's name
+	WhyLedger     = "ledger"      // nothing may be granted: the ledger is new, was lost or set back
+	WhyTooLarge   = "too_large"   // one transaction can't hold it
+	WhyFinished   = "finished"    // all members succeeded
+	WhyFailed     = "failed"      // a member failed
+	WhyNotStarted = "not_started" // a member did not get to its claim
+	WhyStopped    = "stopped"     // the job was stopped, purged, edited or renamed
+	WhyShape      = "shape"       // the job's version needs other slots
+	WhyDrain      = "drain"       // a node is draining
+	WhyForeign    = "foreign"     // somebody else's task has a claim on one of its slots
+	WhyDead       = "dead"        // Nomad will not run the job again
+)
+
+// The results of a run, in ledger.RunSummary.
+const (
+	resultFinished   = "finished"
+	resultFailed     = "failed"
+	resultStopped    = "stopped"
+	resultNotStarted = "not started"
+)
+
+func reason(code, text string) *ledger.Reason { return &ledger.Reason{Code: code, Text: text} }
+
+func sameReason(a, b *ledger.Reason) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}

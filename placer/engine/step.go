@@ -1,0 +1,96 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package engine
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
+)
+
+// step is one decision under way: what it looks at, and what follows from that alone.
+type step struct {
+	View
+	rules Rules
+	now   time.Time
+	wants map[nomad.JobID]want
+}
+
+// Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
+// slot, grant, signals. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
+// state is stale, only what the ledger alone proves is done.
+func (r Rules) Step(v View, now time.Time) []Action {
+	s := step{View: v, rules: r, now: now}
+	s.wants = r.wants(v)
+
+	lives := s.lives()
+	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete), s.housekeeping())
+	if v.Nomad.Stale != "" {
+		return actions
+	}
+	busy := map[string]bool{}
+	leaving := map[string]bool{}
+	for _, a := range lives {
+		busy[a.Gang.Name] = true
+		leaving[a.Gang.Name] = a.Kind == Delete || a.Kind == Release && a.Remove
+	}
+	intake := s.intake(leaving)
+	actions = append(actions, intake...)
+	placed := s.place(busy)
+	if len(of(actions, Release, Delete, MakeTable))+len(of(intake, Put)) > 0 {
+		placed = of(placed, Grant) // the next step knows better why the others wait
+	}
+	return slices.Concat(actions, placed, s.signals())
+}
+
+// lives lets every gang take its next step in life, in the order of names.
+func (s step) lives() []Action {
+	var actions []Action
+	for _, name := range slices.Sorted(maps.Keys(s.Ledger.Gangs)) {
+		if action, some := s.live(s.Ledger.Gangs[name].Doc); some {
+			actions = append(actions, action)
+		}
+	}
+	return actions
+}
+
+// of is the actions of some kinds, in their order.
+func of(actions []Action, kinds ...Kind) []Action {
+	var out []Action
+	for _, a := range actions {
+		if slices.Contains(kinds, a.Kind) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// housekeeping makes slot tables for new nodes and removes runs whose reservation is gone.
+func (s step) housekeeping() []Action {
+	var actions []Action
+	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Nodes)) {
+		_, has := s.Ledger.Tables[node]
+		if !has && !slices.Contains(s.Ledger.Newer, s.rules.Keys.Slots(node)) {
+			actions = append(actions, Action{Kind: MakeTable, Node: node})
+		}
+	}
+	for _, run := range slices.SortedFunc(maps.Keys(s.Ledger.Runs), compareRuns) {
+		if !s.holds(run) {
+			actions = append(actions, Action{Kind: DeleteRun, Run: run})
+		}
+	}
+	return actions
+}
+
+// holds says whether a run's reservation still exists, or may exist in a document that can't be read.
+func (s step) holds(run ledger.RunID) bool {
+	if slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(run.Gang)) {
+		return true
+	}
+	g := s.Ledger.Gangs[run.Gang].Doc
+	return g.Reservation != nil && g.Reservation.ID == run.Reservation
+}
