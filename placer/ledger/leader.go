@@ -15,8 +15,11 @@ import (
 
 const (
 	// LeaseTTL is how long a leader that can't be reached keeps the lead: its check fails after that time without a
-	// sign of life, and it stops by its own clock at the latest then.
+	// sign of life.
 	LeaseTTL = 3 * time.Second
+	// actFor is how long a leader acts after its last sign of life by its own clock: shorter than LeaseTTL, so that two
+	// clocks that run a little apart never make two leaders.
+	actFor = LeaseTTL * 9 / 10
 	// renewEvery leaves two more tries when one fails.
 	renewEvery = LeaseTTL / 3
 	// stepDownTimeout is how long a leader tries to hand over when it ends.
@@ -37,7 +40,7 @@ type CandidateSpec struct {
 
 // Campaign waits until this placer can lead, calls lead, and starts over when the lease is lost. It returns when ctx ends
 // or lead returns while it still leads: then it hands over at once and returns what lead returned. The context of lead
-// ends when the lease is lost, or could not be renewed within LeaseTTL by this process's monotonic clock; a change that
+// ends when the lease is lost, or could not be renewed within nine tenths of LeaseTTL by this process's monotonic clock; a change that
 // is under way then is refused by the ledger. A store that can't be reached is waited for.
 func (l *Ledger) Campaign(ctx context.Context, spec CandidateSpec, lead func(ctx context.Context, lease Lease) error) error {
 	if spec.Log == nil {
@@ -151,7 +154,7 @@ func (l *Ledger) lock(ctx context.Context, lease Lease, name string) (won bool, 
 
 // renew keeps the lease until ctx ends or it is lost, and says which.
 func (l *Ledger) renew(ctx context.Context, lease Lease, check CheckSpec, renewed time.Time) error {
-	deadline := time.NewTimer(time.Until(renewed.Add(LeaseTTL)))
+	deadline := time.NewTimer(time.Until(renewed.Add(actFor)))
 	defer deadline.Stop()
 	results := make(chan error, 1)
 	for start := time.Now(); ; {
@@ -166,7 +169,7 @@ func (l *Ledger) renew(ctx context.Context, lease Lease, check CheckSpec, renewe
 				return errLeaseLost
 			}
 			if err == nil {
-				deadline.Reset(time.Until(start.Add(LeaseTTL)))
+				deadline.Reset(time.Until(start.Add(actFor)))
 			}
 		}
 		select {

@@ -62,6 +62,7 @@ type Call struct {
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
 	return &Memory{
+		index:    1, // as in Consul, whose first entry is past what a watch of nothing reports
 		entries:  map[string]Entry{},
 		removed:  map[string]uint64{},
 		sessions: map[string]memorySession{},

@@ -1,0 +1,150 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// acknowledger tells the placer what this node has acted on, and looks after the claims that no driver looks after.
+type acknowledger struct {
+	*engine
+	said    ledger.Ack
+	session string // at that time; with another session everything is said again
+	setBack bool   // at that time
+}
+
+// acknowledge runs an acknowledger until ctx ends: at each change, and at short intervals while something closes.
+func (e *engine) acknowledge(ctx context.Context) {
+	a := &acknowledger{engine: e}
+	for {
+		w, changed := e.world.get()
+		pause := e.pace.watch
+		if w.name == ownName && w.read {
+			pause = a.look(ctx, w)
+			w, changed = e.world.get()
+			err := a.say(ctx, w)
+			e.ledgerAnswered(ctx, "acknowledgement", err)
+			if err != nil {
+				pause, changed = spread(e.pace.retry), nil
+			}
+		}
+		if !wait(ctx, changed, pause) {
+			return
+		}
+	}
+}
+
+// look gathers evidence if anything needs it, acts on it, and returns when to look again.
+func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
+	closing := w.closing()
+	orphans := false
+	for _, claim := range w.claims {
+		orphans = orphans || claim.By == claimedByPlugin || !w.holds(claim)
+	}
+	if len(closing) == 0 && !orphans && w.setBack == "" {
+		return a.pace.watch
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	seen := a.gather(ctx, w)
+	a.endClaims(ctx, w, seen)
+	if w.setBack != "" { // nothing can be acknowledged about slots that the ledger knows otherwise
+		a.reportSetBack(a.world.update(func(w *world) { w.agree(seen) }))
+		return spread(a.pace.foreign)
+	}
+	for _, s := range closing {
+		a.judge(ctx, s, w.inUse(s, seen))
+	}
+	if len(closing) > 0 {
+		return a.pace.closing
+	}
+	return spread(a.pace.foreign)
+}
+
+// gather asks NVML, the ledger and Nomad. Claims are read anew: one that was made just before the slot closed may not
+// have arrived with the watch yet.
+func (a *acknowledger) gather(ctx context.Context, w world) evidence {
+	var uuids []string
+	for _, s := range w.table.Slots {
+		if s.State == ledger.SlotClosing || w.claims[s.ID()].Allocation != "" || w.setBack != "" {
+			uuids = append(uuids, s.GPUs...)
+		}
+	}
+	seen := evidence{processes: a.processesOn(uuids)}
+	seen.names = processNames(a.set.ProcRoot, seen.processes)
+	claims, _, err := a.books.WatchClaims(ctx, w.self.node, 0, 0)
+	a.ledgerAnswered(ctx, "claims of closing slots", err)
+	seen.claims, seen.claimsErr = claimsOf(claims), err
+	if err != nil {
+		seen.claims = w.claims // good enough to look after claims by, not to free GPUs
+	}
+	seen.allocs, seen.allocsErr = a.agent.Allocations(ctx, w.self.nodeID)
+	if seen.allocsErr != nil {
+		a.once.warn("allocations", "closing slots can't be acknowledged until the Nomad agent answers", "error", seen.allocsErr)
+	} else {
+		a.once.clear("allocations", "the Nomad agent answers for this node's allocations again")
+	}
+	return seen
+}
+
+// endClaims ends the claims that are over, and drops them from the evidence.
+func (a *acknowledger) endClaims(ctx context.Context, w world, seen evidence) {
+	for _, id := range w.finished(seen) {
+		claim := seen.claims[id]
+		if err := a.books.Unclaim(ctx, w.self.node, id, claim.Allocation); err != nil {
+			a.once.warn("slot "+id.String(), "a claim can't be ended; trying again", "error", err)
+			continue
+		}
+		a.log.Info("claim ended", "slot", id.String(), "alloc_id", claim.Allocation, "task", claim.Task)
+		delete(seen.claims, id)
+	}
+}
+
+// judge notes a closing slot as clear, or logs what keeps it, when that is something else than before.
+func (a *acknowledger) judge(ctx context.Context, s ledger.Slot, b busy) {
+	topic := "closing " + s.ID().String()
+	if b.text != "" {
+		if ctx.Err() == nil && a.once.differs(topic, b.by) {
+			a.log.Info("closing slot is not clear yet", "slot", slotName(s), "reservation", s.Reservation, "because", b.text)
+		}
+		return
+	}
+	a.once.forget(topic)
+	a.log.Info("closing slot is clear", "slot", slotName(s), "reservation", s.Reservation)
+	a.world.update(func(w *world) {
+		if now, _ := w.table.Find(s.ID()); now.State != ledger.SlotClosing {
+			return
+		}
+		cleared := map[ledger.SlotID]bool{s.ID(): true}
+		maps.Copy(cleared, w.cleared)
+		w.cleared = cleared
+	})
+}
+
+// errNotKept says that the state file could not be written.
+var errNotKept = errors.New("not acknowledged, as the slot table can't be kept on disk")
+
+// say publishes the acknowledgement if it says something new, or the ledger may not have it any more. What it says is on
+// disk before, so that a restart never takes it back.
+func (a *acknowledger) say(ctx context.Context, w world) error {
+	ack := w.ack()
+	if reflect.DeepEqual(ack, a.said) && w.session == a.session && (w.setBack != "") == a.setBack {
+		return nil
+	}
+	if !a.save(w) {
+		return errNotKept
+	}
+	if err := a.books.PublishAck(ctx, w.self.node, ack); err != nil {
+		return err
+	}
+	a.said, a.session, a.setBack = ack, w.session, w.setBack != ""
+	return nil
+}

@@ -1,0 +1,114 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package device
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nomad-muster/muster/driver/gpu"
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// evidence is what was seen for the question whether GPUs are in use. A part that could not be asked proves nothing.
+type evidence struct {
+	processes map[string][]gpu.Process // by GPU UUID; a GPU that is missing here could not be asked
+	names     map[int]string           // of processes, for people
+	claims    map[ledger.SlotID]ledger.Claim
+	allocs    []allocation
+	claimsErr error // why there are no claims
+	allocsErr error // why there are no allocations
+}
+
+// busy is what keeps GPUs from being free: by whom, so that a log can tell whether that changes, and in words. The zero
+// value: nothing does.
+type busy struct{ by, text string }
+
+// inUse says what keeps a slot's GPUs from being free. They are when no claim of this boot holds the slot, NVML sees no
+// process on them, and no allocation that names the reservation is open by its client's word.
+func (w *world) inUse(s ledger.Slot, seen evidence) busy {
+	if b := w.processOn(s.GPUs, seen); b != (busy{}) {
+		return b
+	}
+	if seen.claimsErr != nil {
+		return busy{"claims", "the claims can't be read: " + seen.claimsErr.Error()}
+	}
+	if claim, ok := seen.claims[s.ID()]; ok && w.holds(claim) {
+		return busy{"claim " + claim.Allocation, fmt.Sprintf("task %s of allocation %s still has its claim", claim.Task, claim.Allocation)}
+	}
+	if seen.allocsErr != nil {
+		return busy{"agent", seen.allocsErr.Error()}
+	}
+	for _, a := range seen.allocs {
+		if !a.ended && !a.forgotten && a.uses(w.instanceOf(s)) {
+			return busy{"allocation " + a.id, fmt.Sprintf("allocation %s has not ended", a.id)}
+		}
+	}
+	return busy{}
+}
+
+// instanceOf says whether an instance ID is of the slot.
+func (w *world) instanceOf(s ledger.Slot) func(id string) bool {
+	ids := make(map[string]bool, len(s.GPUs))
+	for _, uuid := range s.GPUs {
+		ids[ledger.InstanceID(uuid, s.Reservation)] = true
+	}
+	return func(id string) bool { return ids[id] }
+}
+
+// processOn names the processes on GPUs, if NVML sees any. A GPU that has fallen off the bus has no users that NVML
+// could name, and is not given to anybody either.
+func (w *world) processOn(uuids []string, seen evidence) busy {
+	for _, uuid := range uuids {
+		processes, asked := seen.processes[uuid]
+		if !asked && w.discovered && w.trouble == "" && w.healthOf(uuid).State == gpu.Lost {
+			continue
+		}
+		if !asked {
+			return busy{"NVML", fmt.Sprintf("NVML does not say who uses GPU %s", uuid)}
+		}
+		if len(processes) > 0 {
+			return busy{"processes", fmt.Sprintf("GPU %s is used by %s", uuid, describeProcesses(processes, seen.names))}
+		}
+	}
+	return busy{}
+}
+
+// describeProcesses names a few processes.
+func describeProcesses(processes []gpu.Process, names map[int]string) string {
+	const most = 4
+	var words []string
+	for i, p := range processes {
+		if i == most {
+			words = append(words, fmt.Sprintf("%d more", len(processes)-most))
+			break
+		}
+		word := fmt.Sprintf("process %d", p.PID)
+		if name := names[p.PID]; name != "" {
+			word += " (" + name + ")"
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", ")
+}
+
+// ack is what this node tells the placer. Cleared slots stay listed until they leave the table.
+func (w *world) ack() ledger.Ack {
+	a := ledger.Ack{Version: ledger.Version, Sequence: w.table.Sequence, BootID: w.self.bootID}
+	for _, id := range sortedIDs(w.cleared) {
+		a.Clear = append(a.Clear, id.String())
+	}
+	return a
+}
+
+// closing lists the slots whose GPUs are waited for.
+func (w *world) closing() []ledger.Slot {
+	var slots []ledger.Slot
+	for _, s := range w.table.Slots {
+		if s.State == ledger.SlotClosing && !w.cleared[s.ID()] {
+			slots = append(slots, s)
+		}
+	}
+	return slots
+}
