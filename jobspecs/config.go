@@ -6,7 +6,6 @@ package jobspecs
 import (
 	"slices"
 	"strings"
-	"time"
 )
 
 // readCheckpoint reads how a group's task is asked to checkpoint: for the muster driver from its config, which it
@@ -40,7 +39,7 @@ func (r *reader) readMusterConfig(config block) *Checkpoint {
 	r.checkArgs(config)
 	r.text(config, "work_dir")
 	if text, ok := r.text(config, "barrier_timeout"); ok {
-		r.duration(config.at.attribute("barrier_timeout"), "barrier_timeout", text, time.Second, "10m")
+		r.duration(config.at.attribute("barrier_timeout"), "barrier_timeout", text, "10m")
 	}
 	raw, set := config.values["checkpoint"]
 	if !set {
@@ -64,13 +63,13 @@ func (r *reader) readCheckpointBlock(b block) *Checkpoint {
 	case interval == "auto":
 		r.refuse(b.at.attribute("interval"), `write a duration such as "15m" for now`, `checkpoint interval = "auto" does not work yet`)
 	default:
-		checkpoint.Interval, _ = r.duration(b.at.attribute("interval"), "checkpoint interval", interval, time.Second, "15m")
+		checkpoint.Interval, _ = r.duration(b.at.attribute("interval"), "checkpoint interval", interval, "15m")
 	}
 	if signal, ok := r.text(b, "signal"); ok && r.checkSignal(b.at.attribute("signal"), "checkpoint signal", signal) {
 		checkpoint.Signal = signal
 	}
 	if timeout, ok := r.text(b, "timeout"); ok {
-		checkpoint.Timeout, _ = r.duration(b.at.attribute("timeout"), "checkpoint timeout", timeout, time.Second, "2m")
+		checkpoint.Timeout, _ = r.duration(b.at.attribute("timeout"), "checkpoint timeout", timeout, "2m")
 	}
 	checkpoint.Path, _ = r.text(b, "path")
 	return checkpoint

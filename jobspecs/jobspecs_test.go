@@ -98,7 +98,7 @@ func TestNoJobIsNoGang(t *testing.T) {
 func TestRefusalIsOneSentence(t *testing.T) {
 	job, _, _ := ParseFile("testdata/gang.nomad.hcl", nil, nil)
 	job.TaskGroups[0].RestartPolicy = nil
-	job.TaskGroups[0].MaxClientDisconnect = nil
+	job.TaskGroups[0].MaxClientDisconnect = nil //nolint:staticcheck // Nomad before 1.8 knows no other
 	_, findings := FromJob(job)
 	must.StrHasPrefix(t, "resnet50/worker: restart attempts = 3:", findings.Refusal())
 	must.StrHasSuffix(t, "(and 1 more)", findings.Refusal())

@@ -103,7 +103,7 @@ func (r *reader) checkDisconnect(t target) {
 	enough := shortDuration(max(fence, 15*time.Minute))
 	mend := fmt.Sprintf("write max_client_disconnect = %q (from Nomad 1.8 on: disconnect { lost_after = %q }), at least %q",
 		enough, enough, shortDuration(fence))
-	at, key, lostAfter := t.groupAt.attribute("max_client_disconnect"), "max_client_disconnect", t.group.MaxClientDisconnect
+	at, key, lostAfter := t.groupAt.attribute("max_client_disconnect"), "max_client_disconnect", t.group.MaxClientDisconnect //nolint:staticcheck // Nomad before 1.8 knows no other
 	if d := t.group.Disconnect; d != nil && d.LostAfter != nil {
 		at, key, lostAfter = t.groupAt.in("disconnect").attribute("lost_after"), "disconnect lost_after", d.LostAfter
 	}

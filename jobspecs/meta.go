@@ -105,7 +105,7 @@ func (r *reader) readMeta(gang *Gang, values map[string]metaValue) {
 		case metaRelaxAfter:
 			r.readRelaxAfter(gang, v)
 		case metaMaxRuntime:
-			if d, ok := r.duration(v.at, key, v.text, time.Second, "12h"); ok {
+			if d, ok := r.duration(v.at, key, v.text, "12h"); ok {
 				gang.MaxRuntime = d
 			}
 		case metaCheckpointSignal: // read with the group
@@ -170,15 +170,15 @@ func (r *reader) readRelaxAfter(gang *Gang, v metaValue) {
 	gang.RelaxAfter = d
 }
 
-// duration reads a duration of at least least; example is one that a reader would write.
-func (r *reader) duration(at place, key, text string, least time.Duration, example string) (time.Duration, bool) {
+// duration reads a duration of at least a second; example is one that a reader would write.
+func (r *reader) duration(at place, key, text, example string) (time.Duration, bool) {
 	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
 		r.refuse(at, fmt.Sprintf("write a number and a unit such as %q", example), "%s = %q is not a duration", key, text)
 		return 0, false
-	case d < least:
-		r.refuse(at, fmt.Sprintf("write at least %q", shortDuration(least)), "%s = %q is too short", key, text)
+	case d < time.Second:
+		r.refuse(at, fmt.Sprintf("write at least %q", shortDuration(time.Second)), "%s = %q is too short", key, text)
 		return 0, false
 	}
 	return d, true

@@ -23,7 +23,7 @@ func CheckName(name string) error {
 		return fmt.Errorf("it must start with a letter a-z and go on with a-z, 0-9, dot, underscore or hyphen")
 	}
 	if _, isText := psstructs.ParseAttribute(name).GetString(); !isText {
-		return fmt.Errorf("Nomad reads it as a number, a bool or a size, so it would never match") //nolint:staticcheck,revive // Nomad is a name
+		return fmt.Errorf("Nomad reads it as a number, a bool or a size, so it would never match") //nolint:staticcheck // Nomad is a name
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func sameLine(a, b Diagnostic) bool { return a.String() == b.String() }
 func parseJob(config *jobspec2.ParseConfig) (job *api.Job, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			job, err = nil, fmt.Errorf("Nomad's parser broke down on this file: %v", cause) //nolint:staticcheck,revive // Nomad is a name
+			job, err = nil, fmt.Errorf("Nomad's parser broke down on this file: %v", cause) //nolint:staticcheck // Nomad is a name
 		}
 	}()
 	return jobspec2.ParseWithConfig(config)

@@ -36,7 +36,7 @@ type Meta struct {
 func openConsul(region string) (*ledger.Ledger, error) {
 	client, err := consul.NewClient(consul.DefaultConfig())
 	if err != nil {
-		return nil, fmt.Errorf("Consul's client: %w; check the CONSUL_* variables", err) //nolint:staticcheck,revive // Consul is a name
+		return nil, fmt.Errorf("Consul's client: %w; check the CONSUL_* variables", err) //nolint:staticcheck // Consul is a name
 	}
 	return ledger.New(ledger.NewConsul(client), region), nil
 }
@@ -128,7 +128,7 @@ func table(rows [][]string) string {
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
-	w.Flush() //nolint:errcheck // a strings.Builder takes every write
+	w.Flush()
 	lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")

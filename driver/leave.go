@@ -1,0 +1,166 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-muster/muster/driver/gang"
+	"github.com/nomad-muster/muster/driver/launch"
+)
+
+// leave ends the claim when nothing of the task is left, however long that takes and Consul is away. Until then the
+// task's directory stays, by which the next process of the plugin goes on.
+func (t *task) leave(ctx context.Context) {
+	if t.member != nil {
+		gone, err := t.member.flush(ctx)
+		if err != nil {
+			return
+		}
+		if t.leader != nil && !gone {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.leader.Done():
+			}
+		}
+	}
+	if t.plugin.clear(ctx, t.ledger, t.dir, t.seat, t.logger) == nil {
+		t.logger.Debug("cleared away", "slot", t.seat.Slot().String())
+	}
+}
+
+// clear waits until a task's processes are gone, ends its claim and removes its directory. Where several tasks of one
+// allocation stand on a seat (Nomad has started a task again that it could not recover), the last one ends the claim.
+func (p *Plugin) clear(ctx context.Context, l Ledger, dir string, seat gang.Seat, logger hclog.Logger) error {
+	process, err := launch.Attach(processDir(dir))
+	if err == nil || errors.Is(err, launch.ErrLost) {
+		if err := process.Gone(ctx); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, launch.ErrNotStarted) {
+		return err
+	}
+	if last, err := p.leaveToOthers(dir, seat); !last {
+		return err
+	}
+	var retry gang.Retry
+	for {
+		err := l.Unclaim(ctx, seat.Node, seat.Slot(), seat.Allocation)
+		if err == nil {
+			break
+		}
+		logger.Warn("the claim could not be ended; trying on", "slot", seat.Slot().String(), "error", err)
+		if err := retry.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("removing the task's directory: %w", err)
+	}
+	return nil
+}
+
+// leaveToOthers removes a task's directory and leaves the claim to another task on the same seat, if there is one; else
+// the task is the last.
+func (p *Plugin) leaveToOthers(dir string, seat gang.Seat) (last bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, other := range p.dirsLocked() {
+		if other == dir {
+			continue
+		}
+		if saved, err := loadTask(other); err == nil && sameSeat(saved.Seat, seat) {
+			if err := os.RemoveAll(dir); err != nil {
+				return false, fmt.Errorf("removing the task's directory: %w", err)
+			}
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func sameSeat(a, b gang.Seat) bool {
+	return a.Node == b.Node && a.Slot() == b.Slot() && a.Allocation == b.Allocation
+}
+
+// dirsLocked lists the directories of all tasks.
+func (p *Plugin) dirsLocked() []string {
+	root := filepath.Join(p.settings.StateDir, "tasks")
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.logger.Warn("listing the tasks' directories", "error", err)
+	}
+	dirs := make([]string, 0, len(entries))
+	for _, entry := range entries {
+		dirs = append(dirs, filepath.Join(root, entry.Name()))
+	}
+	return dirs
+}
+
+// supersedeLocked ends what is left of earlier tasks on a new task's seat that Nomad has given up without our hearing of
+// it: it could not recover them, and starts anew.
+func (p *Plugin) supersedeLocked(t *task) {
+	for _, dir := range p.dirsLocked() {
+		saved, err := loadTask(dir)
+		if _, cared := p.care[dir]; cared || dir == t.dir || err != nil || !sameSeat(saved.Seat, t.seat) {
+			continue
+		}
+		t.logger.Warn("ending an earlier task of this allocation, which Nomad did not recover", "dir", dir)
+		p.care[dir] = saved.Seat
+		go func() {
+			if process, err := launch.Attach(processDir(dir)); err == nil {
+				if err := process.Kill(p.ctx); err != nil {
+					t.logger.Warn("ending an earlier task of this allocation", "error", err)
+				}
+			}
+			err := p.clear(p.ctx, t.ledger, dir, saved.Seat, t.logger)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if delete(p.care, dir); err != nil {
+				t.logger.Warn("an earlier task of this allocation can't be cleared away", "error", err)
+			}
+		}()
+	}
+}
+
+// predecessorPause is between two looks at whether an earlier task has gone.
+const predecessorPause = 50 * time.Millisecond
+
+// awaitPredecessors waits until no earlier task on this task's seat is being cleared away: its processes must be gone, and
+// it must not end the claim that this one is about to make.
+func (p *Plugin) awaitPredecessors(ctx context.Context, t *task) error {
+	ticker := time.NewTicker(predecessorPause)
+	defer ticker.Stop()
+	for p.hasPredecessor(t) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func (p *Plugin) hasPredecessor(t *task) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	alive := map[string]bool{}
+	for _, other := range p.tasks {
+		alive[other.dir] = !other.over()
+	}
+	for dir, seat := range p.care {
+		if dir != t.dir && sameSeat(seat, t.seat) && !alive[dir] {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,306 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/plugins/drivers"
+
+	"github.com/nomad-muster/muster/driver/gang"
+	"github.com/nomad-muster/muster/driver/launch"
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// hostsFile is the name of the hosts file in the task's own directory.
+const hostsFile = "muster-hosts"
+
+// launch starts the task's process.
+func (t *task) launch(ctx context.Context, run ledger.Run) (*launch.Task, error) {
+	hosts := filepath.Join(t.cfg.TaskDir().LocalDir, hostsFile)
+	if err := writeNew(hosts, gang.Hosts(t.placements)); err != nil {
+		return nil, fmt.Errorf("writing the hosts file: %w", err)
+	}
+	env := maps.Clone(t.cfg.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, t.cfg.DeviceEnv) // over what a template may have written
+	maps.Copy(env, gang.Environment(run, hosts))
+	user := t.cfg.User
+	if user == "" {
+		user = t.settings.DefaultUser
+	}
+	spec := launch.Spec{
+		Name: filepath.Base(t.dir), Command: t.command(), Args: t.opts.Args, Env: env, Dir: t.opts.WorkDir, User: user,
+		Stdout: t.cfg.StdoutPath, Stderr: t.cfg.StderrPath, Limits: t.limits(),
+	}
+	process, err := launch.Start(ctx, processDir(t.dir), spec)
+	if err != nil {
+		return nil, fmt.Errorf("the process did not start: %w", err)
+	}
+	return process, nil
+}
+
+// writeNew writes a file that everybody may read into a directory that others may write to: through nothing that they have
+// put there under its name.
+func writeNew(path, text string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
+}
+
+// command is the program: one that came with the task, in its local directory or the task's own, goes before the PATH's.
+func (t *task) command() string {
+	dir := t.cfg.TaskDir()
+	if filepath.IsAbs(t.opts.Command) {
+		return t.opts.Command
+	}
+	for _, base := range []string{dir.LocalDir, dir.Dir} {
+		path := filepath.Join(base, t.opts.Command)
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			return path
+		}
+	}
+	return t.opts.Command
+}
+
+// limits are the task's resources, and the device nodes of its GPUs. Nomad gives Devices only when it has just reserved
+// them, the device plugin's environment always.
+func (t *task) limits() launch.Limits {
+	root := t.settings.DevRoot
+	limits := launch.Limits{
+		Parent: t.settings.CgroupParent, RestrictDevices: true,
+		DeviceNodes: []string{
+			filepath.Join(root, "nvidiactl"), filepath.Join(root, "nvidia-uvm"), filepath.Join(root, "nvidia-uvm-tools"), filepath.Join(root, "nvidia-modeset"),
+		},
+		DeviceNodeMatches: append([]string{filepath.Join(root, "nvidia-caps", "*")}, t.settings.DeviceNodes...),
+	}
+	if nodes := t.cfg.DeviceEnv["MUSTER_GPU_DEVICES"]; nodes != "" {
+		limits.DeviceNodes = append(limits.DeviceNodes, strings.Split(nodes, ",")...)
+	}
+	for _, device := range t.cfg.Devices {
+		limits.DeviceNodes = append(limits.DeviceNodes, device.HostPath)
+	}
+	if t.cfg.Resources == nil {
+		return limits
+	}
+	if linux := t.cfg.Resources.LinuxResources; linux != nil {
+		limits.CPUShares, limits.MemoryBytes = uint64(max(linux.CPUShares, 0)), linux.MemoryLimitBytes //nolint:gosec // not negative
+	}
+	if nomad := t.cfg.Resources.NomadResources; nomad != nil && nomad.Memory.MemoryMaxMB > nomad.Memory.MemoryMB {
+		limits.MemoryBytes, limits.MemorySoftBytes = nomad.Memory.MemoryMaxMB<<20, nomad.Memory.MemoryMB<<20
+	}
+	return limits
+}
+
+// exited is how waiting for the process ended.
+type exited struct {
+	exit launch.Exit
+	err  error
+}
+
+// accompany is the task's life from the running process to the end of its gang.
+func (t *task) accompany(ctx context.Context, process *launch.Task) outcome {
+	started := process.State().Started
+	t.member.update(func(m *ledger.Member) {
+		if m.State == "" || m.State == ledger.MemberArrived {
+			m.State, m.Started = ledger.MemberRunning, &started
+		}
+	})
+	exits := make(chan exited, 1)
+	go func() {
+		exit, err := process.Wait(ctx)
+		exits <- exited{exit, err}
+	}()
+	if t.opts.checkpoint != nil {
+		t.checkpoints = newCheckpointer(t, process)
+		life, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go t.checkpoints.run(life)
+	}
+	end, cause := t.watch(ctx, exits)
+	if cause != nil {
+		return t.endProcess(ctx, process, exits, *cause)
+	}
+	return t.afterExit(ctx, end)
+}
+
+// cause is why the driver ends a process.
+type cause struct {
+	err     error // nil: Nomad wants it
+	why     string
+	orderly bool // the process is well, so it is asked to checkpoint first
+}
+
+// watch waits until the process has ended by itself, or there is a cause to end it.
+func (t *task) watch(ctx context.Context, exits <-chan exited) (exited, *cause) {
+	for {
+		var found *cause
+		select {
+		case <-ctx.Done():
+			return exited{err: ctx.Err()}, nil
+		case end := <-exits:
+			return end, nil
+		case <-t.stopped:
+			found = &cause{why: "stopped on request", orderly: true}
+		case why, ok := <-t.closing:
+			if ok {
+				t.abort(why)
+				found = &cause{err: fmt.Errorf("%w: its slots are closing: %s", errGangOver, why), why: "its slot is closing: " + why, orderly: true}
+			}
+		case run := <-t.runs:
+			if run.Phase == ledger.RunFailed {
+				found = &cause{err: fmt.Errorf("%w: %s", errGangOver, run.Why), why: "its gang ended: " + run.Why, orderly: run.Orderly}
+			}
+		}
+		if found == nil {
+			continue
+		}
+		select {
+		case end := <-exits: // it was faster
+			return end, nil
+		default:
+			return exited{}, found
+		}
+	}
+}
+
+// killEvery is how often SIGKILL is sent again.
+const killEvery = 2 * time.Second
+
+// endProcess takes the process down: a checkpoint, a signal, SIGKILL, each with its time.
+func (t *task) endProcess(ctx context.Context, process *launch.Task, exits <-chan exited, why cause) outcome {
+	t.member.update(func(m *ledger.Member) { m.State, m.Why = ledger.MemberStopped, why.why })
+	t.tellf("Ending rank %d of gang %s: %s", t.seat.Rank, t.seat.Gang, why.why)
+	var patience time.Duration
+	var asked <-chan struct{}
+	if t.checkpoints != nil && why.orderly {
+		patience, asked = t.opts.checkpoint.timeout, t.checkpoints.ask()
+	}
+	order, ordered := t.orders()
+	plan := planEnding(time.Now(), patience, t.settings.termGrace, order)
+	if asked == nil {
+		plan = t.signalEnd(ctx, process, plan)
+	}
+	for {
+		timer := time.NewTimer(time.Until(plan.due()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return outcome{}
+		case end := <-exits:
+			timer.Stop()
+			return t.endedBy(end, why)
+		case <-ordered:
+			order, ordered = t.orders()
+			plan = plan.tighten(time.Now(), *order)
+		case <-asked:
+			asked = nil
+			plan = t.signalEnd(ctx, process, plan)
+		case now := <-timer.C:
+			if plan.killAt.IsZero() {
+				asked = nil
+				plan = t.signalEnd(ctx, process, plan)
+				break
+			}
+			if err := process.Kill(ctx); err != nil {
+				t.logger.Warn("killing the task's processes; trying on", "error", err)
+			}
+			plan.killAt = now.Add(killEvery)
+		}
+		timer.Stop()
+	}
+}
+
+func (t *task) signalEnd(ctx context.Context, process *launch.Task, plan ending) ending {
+	plan = plan.signalled(time.Now())
+	if time.Until(plan.killAt) > 0 {
+		if err := process.Signal(ctx, plan.signal); err != nil {
+			t.logger.Warn("the task's command did not get its signal", "signal", plan.signal, "error", err)
+		}
+	}
+	return plan
+}
+
+// endedBy is the outcome of a process that the driver has ended.
+func (t *task) endedBy(end exited, why cause) outcome {
+	result := exitResult(end)
+	if why.err != nil {
+		result.Err = why.err
+	}
+	return outcome{result: result, state: ledger.MemberStopped, why: why.why}
+}
+
+func exitResult(end exited) drivers.ExitResult {
+	if end.err != nil {
+		return drivers.ExitResult{ExitCode: 1, Err: end.err}
+	}
+	return drivers.ExitResult{ExitCode: end.exit.Code, Signal: end.exit.Signal, OOMKilled: end.exit.OOMKilled}
+}
+
+// afterExit is the exit barrier: a process that ended well waits for the others.
+func (t *task) afterExit(ctx context.Context, end exited) outcome {
+	if end.err != nil {
+		return failing(end.err)
+	}
+	if !end.exit.Success() {
+		return outcome{result: exitResult(end), state: ledger.MemberFailed, why: end.exit.String()}
+	}
+	at, code := end.exit.At, 0
+	t.member.update(func(m *ledger.Member) { m.State, m.Ended, m.ExitCode, m.Why = ledger.MemberSucceeded, &at, &code, "" })
+	if t.seat.Size > 1 {
+		t.tellf("Rank %d of gang %s has finished; waiting for the other members", t.seat.Rank, t.seat.Gang)
+	}
+	return t.awaitOthers(ctx)
+}
+
+// verdictPatience is how long a member that finished, and whose slot is closing, waits for rank 0 to say how the run ended.
+const verdictPatience = 10 * time.Second
+
+// awaitOthers waits for the end of the run. The run's document alone says whether it succeeded: a closing slot says only
+// that it is about to be decided, since a gang that has succeeded is closed as well.
+func (t *task) awaitOthers(ctx context.Context) outcome {
+	stopped := func(err error) outcome {
+		return outcome{result: drivers.ExitResult{ExitCode: 1, Err: err}, state: ledger.MemberStopped, why: err.Error()}
+	}
+	var closing error
+	verdict := make(<-chan time.Time)
+	for {
+		select {
+		case <-ctx.Done():
+			return outcome{}
+		case run := <-t.runs:
+			switch run.Phase {
+			case ledger.RunSucceeded:
+				return outcome{state: ledger.MemberSucceeded}
+			case ledger.RunFailed:
+				return stopped(fmt.Errorf("%w after this member had finished: %s", errGangOver, run.Why))
+			}
+		case why, ok := <-t.closing:
+			if ok {
+				closing = fmt.Errorf("%w after this member had finished: its slots are closing: %s", errGangOver, why)
+				t.abort(why)
+				verdict = time.After(verdictPatience)
+			}
+		case <-verdict:
+			return stopped(closing)
+		case <-t.stopped:
+			return stopped(errors.New("stopped on request before all members of the gang had finished"))
+		}
+	}
+}

@@ -1,0 +1,81 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nomad-muster/muster/driver/gang"
+	"github.com/nomad-muster/muster/driver/launch"
+)
+
+const (
+	// sweepAfter is how long Nomad has, from the plugin's start, to recover its tasks.
+	sweepAfter = 2 * time.Minute
+	// sweepEvery is how often claims that nobody cares for are looked for again.
+	sweepEvery = time.Minute
+)
+
+// sweepLocked begins to look for directories of tasks that Nomad does not know any more (their end was cut short by a
+// restart of the plugin, or the agent has lost its state), to end their claims. A task whose processes still run is left
+// alone: who lost it must decide.
+func (p *Plugin) sweepLocked() {
+	if p.sweeping {
+		return
+	}
+	p.sweeping = true
+	go func() {
+		timer := time.NewTimer(sweepAfter)
+		defer timer.Stop()
+		for {
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-timer.C:
+				p.sweep(p.ctx)
+				timer.Reset(sweepEvery)
+			}
+		}
+	}()
+}
+
+// sweep clears what is to be cleared now.
+func (p *Plugin) sweep(ctx context.Context) {
+	p.mu.Lock()
+	dirs, l := p.dirsLocked(), p.ledger
+	p.mu.Unlock()
+	for _, dir := range dirs {
+		saved, err := loadTask(dir)
+		if err == nil && p.adopt(dir, saved.Seat) {
+			err = p.clear(ctx, l, dir, saved.Seat, p.logger)
+			p.mu.Lock()
+			delete(p.care, dir)
+			p.mu.Unlock()
+		}
+		if err != nil {
+			p.logger.Warn("a task that was left behind can't be cleared away", "dir", dir, "error", err)
+		}
+	}
+}
+
+// adopt takes a directory into care if nobody has, and nothing of its task runs.
+func (p *Plugin) adopt(dir string, seat gang.Seat) bool {
+	process, err := launch.Attach(processDir(dir))
+	if err == nil {
+		if _, err := process.Exit(); err != nil {
+			return false
+		}
+	} else if !errors.Is(err, launch.ErrNotStarted) && !errors.Is(err, launch.ErrLost) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, cared := p.care[dir]; cared {
+		return false
+	}
+	p.care[dir] = seat
+	return true
+}
