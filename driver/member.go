@@ -65,12 +65,6 @@ func (m *member) wakeLocked() {
 	m.wake = make(chan struct{})
 }
 
-func (m *member) now() ledger.Member {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.doc
-}
-
 // write keeps the ledger up to date until ctx ends. It goes on trying when the slot is gone, as the ledger may have been
 // lost and come back; flush does not wait for that.
 func (m *member) write(ctx context.Context) {

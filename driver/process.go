@@ -290,6 +290,7 @@ func (t *task) awaitOthers(ctx context.Context) outcome {
 				return outcome{state: ledger.MemberSucceeded}
 			case ledger.RunFailed:
 				return stopped(fmt.Errorf("%w after this member had finished: %s", errGangOver, run.Why))
+			case ledger.RunGathering, ledger.RunRunning:
 			}
 		case why, ok := <-t.closing:
 			if ok {

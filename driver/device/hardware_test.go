@@ -76,7 +76,7 @@ func TestStatsGroups(t *testing.T) {
 	must.Eq(t, 1024, *got.Summary.IntNumeratorVal)
 	must.Eq(t, 81920, *got.Summary.IntDenominatorVal)
 	values := got.Stats.Attributes
-	must.Eq(t, 97, *values["GPU utilization"].IntNumeratorVal) //nolint:misspell // named as by HashiCorp's plugin
+	must.Eq(t, 97, *values["GPU utilization"].IntNumeratorVal)
 	must.Eq(t, 61, *values["Temperature"].IntNumeratorVal)
 	must.Eq(t, 412.5, *values["Power usage"].FloatNumeratorVal)
 	must.Eq(t, 1.0, *values["NVLink received"].FloatNumeratorVal)

@@ -144,7 +144,7 @@ func (s sample) deviceStats(now time.Time) *device.DeviceStats {
 	memory := fraction(s.stats.MemoryUsedMiB, s.stats.MemoryTotalMiB, "MiB", "memory in use / memory of the GPU")
 	xids := s.stats.XIDCount
 	values := map[string]*structs.StatValue{
-		"GPU utilization":          integer(widen(s.stats.UtilizationPercent), "%", "share of the last sample period in which a kernel ran"), //nolint:misspell // named as by HashiCorp's plugin
+		"GPU utilization":          integer(widen(s.stats.UtilizationPercent), "%", "share of the last sample period in which a kernel ran"),
 		"Memory state":             memory,
 		"Temperature":              integer(widen(s.stats.TemperatureC), "C", "temperature of the GPU"),
 		"Power usage":              decimal(s.stats.PowerW, "W", "power drawn by the GPU and its memory"),

@@ -339,6 +339,6 @@ func TestFollowRunEndsWithItsContext(t *testing.T) {
 	run := <-runs
 	must.Eq(t, ledger.RunRunning, run.Phase)
 	cancel()
-	for range runs { //nolint:revive // until it is closed
+	for range runs { // until it is closed
 	}
 }

@@ -14,7 +14,7 @@ import (
 var ErrNotALink = errors.New("not a link between GPUs")
 
 // pathNames are the words of `nvidia-smi topo -m`, indexed by Path.
-var pathNames = [...]string{PathUnknown: "-", PathPIX: "PIX", PathPXB: "PXB", PathPHB: "PHB", PathNODE: "NODE", PathSYS: "SYS"}
+var pathNames = [...]string{PathUnknown: "-", PathPIX: "PIX", PathPXB: "PXB", PathPHB: "PHB", PathNODE: "NODE", PathSYS: "SYS"} //nolint:gochecknoglobals // a constant of a type that has none
 
 // String returns the path's word in `nvidia-smi topo -m`, "-" for PathUnknown.
 func (p Path) String() string {

@@ -149,6 +149,7 @@ func pathMeaning(p Path) string {
 		return "several host bridges of one NUMA node"
 	case PathSYS:
 		return "across NUMA nodes"
+	case PathUnknown:
 	}
 	return "not known"
 }

@@ -185,11 +185,11 @@ func (c *Consul) CreateSession(ctx context.Context, spec SessionSpec) (string, e
 	defer cancel()
 	entry := &consulapi.SessionEntry{
 		Name: spec.Name, LockDelay: lockDelay,
-		Behavior:   consulapi.SessionBehaviorRelease, //nolint:misspell // the library's name
+		Behavior:   consulapi.SessionBehaviorRelease,
 		NodeChecks: []string{"serfHealth"},           // the agent's own membership
 	}
 	if spec.Delete {
-		entry.Behavior = consulapi.SessionBehaviorDelete //nolint:misspell // the library's name
+		entry.Behavior = consulapi.SessionBehaviorDelete
 	}
 	if spec.TTL > 0 {
 		entry.TTL = spec.TTL.String()

@@ -32,7 +32,7 @@ const defaultName = "libnvidia-ml.so.1"
 
 // needed are calls that every usable NVML has; the others are looked up before they are made, because calling what
 // the library lacks would end the process.
-var needed = [...]string{
+var needed = [...]string{ //nolint:gochecknoglobals // a constant of a type that has none
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2",
 	"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", "nvmlDeviceGetName",
 	"nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses",
@@ -116,11 +116,7 @@ func (l *Library) has(symbol string) bool {
 
 // isLost says whether NVML's answer means that the GPU is not there any more or does not work until it is reset.
 func isLost(ret nvml.Return) bool {
-	switch ret {
-	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_GPU_NOT_FOUND, nvml.ERROR_RESET_REQUIRED:
-		return true
-	}
-	return false
+	return ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_GPU_NOT_FOUND || ret == nvml.ERROR_RESET_REQUIRED
 }
 
 // device finds a GPU by its UUID. Errors match ErrGPULost or ErrUnknownGPU where one of them is the reason.
