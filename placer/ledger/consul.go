@@ -186,7 +186,7 @@ func (c *Consul) CreateSession(ctx context.Context, spec SessionSpec) (string, e
 	entry := &consulapi.SessionEntry{
 		Name: spec.Name, LockDelay: lockDelay,
 		Behavior:   consulapi.SessionBehaviorRelease,
-		NodeChecks: []string{"serfHealth"},           // the agent's own membership
+		NodeChecks: []string{"serfHealth"}, // the agent's own membership
 	}
 	if spec.Delete {
 		entry.Behavior = consulapi.SessionBehaviorDelete
