@@ -1,0 +1,307 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+const (
+	sampleEvery = 100 * time.Millisecond
+	// startSpread is how far apart the processes of one gang may start.
+	startSpread = time.Second
+	// startGrace is how long a sample of all processes may take on a busy machine.
+	startGrace = time.Second
+)
+
+// Checker looks at a cluster every 100 ms and notes everything that must never be: a GPU with processes of two members, a
+// process without a slot, a slot without its gang, a GPU in two slots, a gang granted or started in part.
+type Checker struct {
+	cluster   *Cluster
+	processes *processes
+	cancel    context.CancelFunc
+	ended     chan struct{}
+
+	mu         sync.Mutex // protects what follows
+	report     Report
+	violations map[string]bool
+	runs       map[string]*runWatch // by gang and run
+	before     ledger.Snapshot      // of the last sample
+}
+
+// Report is what a checker saw.
+type Report struct {
+	Samples        int
+	Violations     []string
+	Runs           int           // starts of gangs
+	MaxGPUs        int           // that were held open at once
+	MaxGangs       int           // that ran at once
+	MaxWaiting     int           // gangs that waited at once
+	MaxStartSpread time.Duration // between the first and the last process of a gang
+	PartialStarts  int           // samples that saw a gang in the middle of its start
+	LongestGap     time.Duration // between two samples
+}
+
+// String is the report on one line.
+func (r Report) String() string {
+	return fmt.Sprintf("%d samples (longest gap %s), %d starts of gangs, at most %d GPUs in use by %d gangs with %d waiting, "+
+		"processes of a gang started within %s of each other, %d samples in the middle of a start, %d violations",
+		r.Samples, r.LongestGap.Round(time.Millisecond), r.Runs, r.MaxGPUs, r.MaxGangs, r.MaxWaiting, r.MaxStartSpread, r.PartialStarts, len(r.Violations))
+}
+
+// runWatch follows one start of a gang.
+type runWatch struct {
+	size    int
+	started map[int]time.Duration // by rank, its first process
+	whole   bool                  // all ranks have been seen alive
+}
+
+// StartChecker starts to look, until Stop or the end of ctx.
+func (c *Cluster) StartChecker(ctx context.Context) *Checker {
+	ctx, cancel := context.WithCancel(ctx)
+	k := &Checker{
+		cluster: c, processes: newProcesses(c.Mark), cancel: cancel, ended: make(chan struct{}),
+		violations: map[string]bool{}, runs: map[string]*runWatch{},
+	}
+	go k.loop(ctx)
+	return k
+}
+
+// Stop ends the looking and returns what was seen.
+func (k *Checker) Stop() Report {
+	k.cancel()
+	<-k.ended
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	slices.Sort(k.report.Violations)
+	return k.report
+}
+
+func (k *Checker) loop(ctx context.Context) {
+	defer close(k.ended)
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		holders, now := k.processes.list(), uptime()
+		snapshot, err := k.cluster.Ledger.Load(ctx)
+		if err != nil {
+			continue // Consul is being ended or does not answer: nothing can be said about this moment
+		}
+		k.mu.Lock()
+		k.report.LongestGap = max(k.report.LongestGap, time.Since(last))
+		k.sample(snapshot, holders, now)
+		k.mu.Unlock()
+		last = time.Now()
+	}
+}
+
+// sample checks one moment: processes as they were, and the ledger just after.
+func (k *Checker) sample(snapshot ledger.Snapshot, holders []TaskProcess, now time.Duration) {
+	k.report.Samples++
+	k.checkSlots(snapshot)
+	k.checkGPUs(snapshot, holders)
+	k.checkStarts(snapshot, holders, now)
+	k.before = snapshot
+
+	waiting := 0
+	for _, gang := range snapshot.Gangs {
+		if gang.Doc.State == ledger.GangWaiting {
+			waiting++
+		}
+	}
+	k.report.MaxWaiting = max(k.report.MaxWaiting, waiting)
+}
+
+func (k *Checker) violation(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !k.violations[text] {
+		k.violations[text] = true
+		k.report.Violations = append(k.report.Violations, time.Now().Format("15:04:05.000 ")+text)
+	}
+}
+
+// checkSlots checks the ledger by itself: a snapshot is of one moment.
+func (k *Checker) checkSlots(snapshot ledger.Snapshot) {
+	granted := map[string]int{} // slots by reservation
+	for node, table := range snapshot.Tables {
+		taken := map[string]string{}
+		for _, slot := range table.Doc.Slots {
+			granted[slot.Reservation]++
+			for _, uuid := range slot.GPUs {
+				if other, ok := taken[uuid]; ok {
+					k.violation("GPU %s of %s is in the slots %s and %s", uuid, node, other, slot.ID())
+				}
+				taken[uuid] = slot.ID().String()
+			}
+			gang, ok := snapshot.Gangs[slot.Owner.Gang]
+			if !ok || gang.Doc.Reservation == nil || gang.Doc.Reservation.ID != slot.Reservation {
+				k.violation("slot %s on %s has no owner: gang %s does not hold this reservation", slot.ID(), node, slot.Owner.Gang)
+			}
+		}
+	}
+	for name, gang := range snapshot.Gangs {
+		if grant := gang.Doc.Reservation; grant != nil && granted[grant.ID] != gang.Doc.Spec.Size() && grant.Shape == gang.Doc.Spec.Shape {
+			k.violation("gang %s has %d of its %d slots", name, granted[grant.ID], gang.Doc.Spec.Size())
+		}
+	}
+}
+
+// checkGPUs checks who really is on the GPUs.
+func (k *Checker) checkGPUs(snapshot ledger.Snapshot, holders []TaskProcess) {
+	owner := map[string]string{} // GPU -> member
+	for _, h := range holders {
+		member := fmt.Sprintf("%s rank %d (%s)", h.Gang, h.Rank, h.Run)
+		for _, minor := range h.Minors {
+			gpu := fmt.Sprintf("%s/nvidia%d", h.Node, minor)
+			if other, ok := owner[gpu]; ok && other != member {
+				k.violation("GPU %s has processes of %s and of %s", gpu, other, member)
+			}
+			owner[gpu] = member
+			if !slotCovers(snapshot, h, minor) && !slotCovers(k.before, h, minor) {
+				k.violation("process of %s holds %s, which is not in its slot", member, gpu)
+			}
+		}
+	}
+	k.report.MaxGPUs = max(k.report.MaxGPUs, len(owner))
+}
+
+// slotCovers says whether a GPU that a process holds is part of the slot that the process says it has.
+func slotCovers(snapshot ledger.Snapshot, h TaskProcess, minor int) bool {
+	slot, ok := snapshot.Tables[h.Node].Doc.Find(ledger.SlotID{Reservation: h.Reservation(), Rank: h.Rank})
+	if !ok {
+		return false
+	}
+	for _, gpu := range snapshot.Nodes[h.Node].Doc.Machine.GPUs {
+		if gpu.Minor == minor {
+			return slices.Contains(slot.GPUs, gpu.UUID)
+		}
+	}
+	return false
+}
+
+// checkStarts checks that each gang starts whole. Members may end one by one: the ones that are done wait for the others
+// without a process.
+func (k *Checker) checkStarts(snapshot ledger.Snapshot, holders []TaskProcess, now time.Duration) {
+	alive := map[string]map[int]time.Duration{}
+	gangs := map[string]bool{}
+	for _, h := range holders {
+		slot, ok := findSlot(h, snapshot, k.before)
+		if !ok || slot.Driver != "muster" {
+			continue // tasks of other drivers have no barrier
+		}
+		run := h.Gang + " " + h.Run
+		if alive[run] == nil {
+			alive[run] = map[int]time.Duration{}
+		}
+		if first, ok := alive[run][h.Rank]; !ok || h.Started < first {
+			alive[run][h.Rank] = h.Started
+		}
+		if k.runs[run] == nil {
+			k.runs[run] = &runWatch{size: slot.Size, started: map[int]time.Duration{}}
+			k.report.Runs++
+		}
+		gangs[h.Gang] = true
+	}
+	for run, ranks := range alive {
+		k.checkRun(run, k.runs[run], ranks, now)
+	}
+	k.report.MaxGangs = max(k.report.MaxGangs, len(gangs))
+}
+
+func (k *Checker) checkRun(run string, watch *runWatch, alive map[int]time.Duration, now time.Duration) {
+	for rank, started := range alive {
+		if first, known := watch.started[rank]; !known {
+			watch.started[rank] = started
+		} else if started < first {
+			watch.started[rank] = started
+		}
+	}
+	times := slices.Sorted(maps.Values(watch.started))
+	spread := times[len(times)-1] - times[0]
+	k.report.MaxStartSpread = max(k.report.MaxStartSpread, spread)
+	if spread > startSpread {
+		k.violation("gang %s: its processes started %s apart", run, spread)
+	}
+	watch.whole = watch.whole || len(watch.started) == watch.size
+	if !watch.whole {
+		k.report.PartialStarts++
+		if age := now - times[0]; age > startSpread+startGrace {
+			k.violation("gang %s runs in part: %d of %d members after %s", run, len(watch.started), watch.size, age.Round(time.Second))
+		}
+	}
+}
+
+func findSlot(h TaskProcess, snapshots ...ledger.Snapshot) (ledger.Slot, bool) {
+	for _, snapshot := range snapshots {
+		if slot, ok := snapshot.Tables[h.Node].Doc.Find(ledger.SlotID{Reservation: h.Reservation(), Rank: h.Rank}); ok {
+			return slot, true
+		}
+	}
+	return ledger.Slot{}, false
+}
+
+// AwaitEmpty waits until nothing is held any more: no slot, no claim, no run, no process on a GPU, no task's cgroup.
+func (c *Cluster) AwaitEmpty(ctx context.Context, limit time.Duration) error {
+	return Poll(ctx, "nothing to be held any more", limit, func(ctx context.Context) (bool, string) {
+		snapshot, err := c.Ledger.Load(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		held := heldIn(snapshot)
+		for _, h := range c.Processes() {
+			held = append(held, fmt.Sprintf("process %d of gang %s", h.PID, h.Gang))
+		}
+		for _, path := range c.Mark.Cgroups() {
+			if strings.Contains(path, tasksSuffix+"/") && inUse(path) {
+				held = append(held, "cgroup "+path)
+			}
+		}
+		slices.Sort(held)
+		return len(held) == 0, strings.Join(held, "; ")
+	})
+}
+
+// inUse says whether a cgroup below that of a client's tasks is a task's or has processes. The one in which the tasks'
+// supervisors are stays.
+func inUse(cgroup string) bool {
+	if filepath.Base(cgroup) != "supervisors" {
+		return true
+	}
+	text, err := os.ReadFile(filepath.Join(cgroup, "cgroup.procs"))
+	return err == nil && len(text) > 0
+}
+
+func heldIn(snapshot ledger.Snapshot) []string {
+	var held []string
+	for node, table := range snapshot.Tables {
+		for _, slot := range table.Doc.Slots {
+			held = append(held, fmt.Sprintf("slot %s of gang %s on %s (%s)", slot.ID(), slot.Owner.Gang, node, slot.State))
+		}
+	}
+	for node, claims := range snapshot.Claims {
+		for id := range claims {
+			held = append(held, fmt.Sprintf("claim %s on %s", id, node))
+		}
+	}
+	for run := range snapshot.Runs {
+		held = append(held, fmt.Sprintf("run %s/%s", run.Gang, run.Reservation))
+	}
+	return held
+}

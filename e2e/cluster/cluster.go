@@ -1,0 +1,190 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	consul "github.com/hashicorp/consul/api"
+	nomad "github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-muster/muster/e2e/agents"
+	"github.com/nomad-muster/muster/e2e/leftover"
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// Region is the Nomad region of every cluster.
+const Region = "global"
+
+// Config says what to start.
+type Config struct {
+	Name    string // of the cluster's log folder
+	Nodes   []Node
+	Placers int  // 0: one
+	Docker  bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
+	Dev     bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	Mark    leftover.Mark
+	Logs    string // folder of all logs; it is kept if Stop is told so
+	Nomad   *nomad.Client
+	Consul  *consul.Client
+	Ledger  *ledger.Ledger
+	Clients []*Client
+	Placers []*Process
+
+	testProgram string
+	config      Config
+	binaries    Binaries
+	ports       *ports
+	guard       *leftover.Guard
+	consulAddr  string // host:port
+	nomadAddr   string // URL
+	nomadRPC    string // host:port
+	dockerAddr  string // "unix:///..."; empty: no Docker
+	abandon     func() bool
+
+	mu        sync.Mutex // protects processes
+	processes []*Process // in the order of their start
+
+	stop    sync.Once
+	stopErr error
+}
+
+// Start builds what is missing, starts everything and waits until it is ready. When ctx ends, so does the cluster.
+func Start(ctx context.Context, config Config) (*Cluster, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("a test cluster needs root: Nomad clients mount, make device nodes and use cgroups")
+	}
+	config.Placers = max(config.Placers, 1)
+	binaries, err := Build(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := prepare(config, binaries)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(err, errors.New(c.Tails()), c.Stop(true))
+	}
+	c.abandon = context.AfterFunc(ctx, func() { _ = c.Stop(true) })
+	return c, nil
+}
+
+// prepare makes the folders of a cluster and the guard that will remove them.
+func prepare(config Config, binaries Binaries) (*Cluster, error) {
+	mark, err := newMark()
+	if err != nil {
+		return nil, err
+	}
+	root, err := agents.Root()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Mark: mark, config: config, binaries: binaries, ports: newPorts()}
+	c.Logs = filepath.Join(root, "e2e", ".run", config.Name+"-"+string(mark[len(leftover.Prefix):]))
+	if c.guard, err = leftover.StartGuard(binaries.Guard, mark); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{c.Logs, c.Dir(), c.tmp(), c.plugins()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("folders of the cluster: %w", err)
+		}
+	}
+	for _, plugin := range []string{binaries.DevicePlugin, binaries.DriverPlugin} {
+		if err := os.Symlink(plugin, filepath.Join(c.plugins(), filepath.Base(plugin))); err != nil {
+			return nil, fmt.Errorf("plugin folder: %w", err)
+		}
+	}
+	if c.testProgram, err = c.CopyIn(binaries.TestProgram); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Dir is where the cluster keeps its state; it vanishes with the cluster.
+func (c *Cluster) Dir() string { return c.Mark.Dir() }
+
+func (c *Cluster) tmp() string     { return filepath.Join(c.Dir(), "tmp") }
+func (c *Cluster) plugins() string { return filepath.Join(c.Dir(), "plugins") }
+
+func newMark() (leftover.Mark, error) {
+	digits := make([]byte, 4)
+	if _, err := rand.Read(digits); err != nil {
+		return "", fmt.Errorf("name of the cluster: %w", err)
+	}
+	return leftover.Mark(leftover.Prefix + hex.EncodeToString(digits)), nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	steps := []func(context.Context) error{c.startDocker, c.startConsul, c.startServer, c.startPlacers, c.startClients, c.awaitReady}
+	if c.config.Dev {
+		steps = []func(context.Context) error{c.startDevConsul, c.startDevNomad, c.startPlacers, c.awaitReady}
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stop ends the cluster and removes everything of it; its logs stay if keepLogs says so.
+func (c *Cluster) Stop(keepLogs bool) error {
+	c.stop.Do(func() { c.stopErr = c.stopAll(keepLogs) })
+	return c.stopErr
+}
+
+func (c *Cluster) stopAll(keepLogs bool) error {
+	if c.abandon != nil {
+		c.abandon()
+	}
+	c.mu.Lock()
+	processes := c.processes
+	c.mu.Unlock()
+	var failed []error
+	for i := len(processes) - 1; i >= 0; i-- {
+		failed = append(failed, processes[i].Kill(syscall.SIGKILL))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	failed = append(failed, c.Mark.Sweep(ctx), c.guard.Release())
+	if !keepLogs {
+		failed = append(failed, os.RemoveAll(c.Logs))
+	}
+	return errors.Join(failed...)
+}
+
+// Tails is the end of every log, for a person who looks for what went wrong.
+func (c *Cluster) Tails() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := "logs are in " + c.Logs + "\n"
+	for _, p := range c.processes {
+		text += fmt.Sprintf("---- %s, last lines of %s\n%s\n", p.Name, filepath.Base(p.Log), p.Tail(15))
+	}
+	return text
+}
+
+// Client returns the client agent of a node.
+func (c *Cluster) Client(node string) *Client {
+	for _, client := range c.Clients {
+		if client.Node.Name == node {
+			return client
+		}
+	}
+	return nil
+}

@@ -1,0 +1,296 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package stories
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	nomad "github.com/hashicorp/nomad/api"
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-muster/muster/e2e/cluster"
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+const (
+	// clusterLifetime bounds a cluster's life whatever happens.
+	clusterLifetime = 50 * time.Minute
+	// startWithin is how long a granted gang may take until its processes run: Nomad's clients tell their server of new
+	// slots in batches of 5 to 10 s, and the machine may be busy.
+	startWithin = 60 * time.Second
+	// endWithin is how long a gang may take to end and give its GPUs back.
+	endWithin = 60 * time.Second
+)
+
+// soak says whether long stories are told in full.
+func soak() bool { return os.Getenv("MUSTER_SOAK") != "" }
+
+// startCluster starts a cluster for one test and removes it afterwards; its logs are kept if the test failed.
+func startCluster(t *testing.T, config cluster.Config) *cluster.Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs real agents for minutes; not in -short mode")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("Nomad's clients need root")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), clusterLifetime)
+	began := time.Now()
+	c, err := cluster.Start(ctx, config)
+	if err != nil {
+		cancel()
+		t.Fatalf("starting the cluster: %v", err)
+	}
+	t.Logf("cluster of %d nodes ready after %s", len(config.Nodes), time.Since(began).Round(100*time.Millisecond))
+	t.Cleanup(func() {
+		defer cancel()
+		if t.Failed() {
+			t.Log(c.Tails())
+		}
+		must.NoError(t, c.Stop(t.Failed()))
+	})
+	return c
+}
+
+// stage is where one story is told: a cluster that others may have used before, watched by a checker.
+type stage struct {
+	t   *testing.T
+	ctx context.Context
+	*cluster.Cluster
+	vars map[string]string // for every job
+}
+
+// tell tells one story, and checks that nothing happened meanwhile that must never happen and that nothing is left.
+func tell(t *testing.T, c *cluster.Cluster, story func(s *stage)) {
+	t.Helper()
+	s := &stage{t: t, ctx: t.Context(), Cluster: c, vars: map[string]string{"program": c.TestProgram()}}
+	checker := c.StartChecker(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() {
+		report := checker.Stop()
+		t.Log(report)
+		if t.Failed() {
+			s.showTasks()
+		}
+		if len(report.Violations) > 0 {
+			t.Errorf("what must never be:\n%s", strings.Join(report.Violations, "\n"))
+		}
+		s.cleanUp()
+	})
+	story(s)
+	must.NoError(t, c.AwaitEmpty(t.Context(), endWithin))
+}
+
+// showTasks logs what the tasks of a failed story went through and what they printed last.
+func (s *stage) showTasks() {
+	ctx := context.WithoutCancel(s.ctx)
+	allocs, _, err := s.Nomad.Allocations().List(nil)
+	if err != nil {
+		s.t.Logf("listing allocations: %v", err)
+		return
+	}
+	for _, alloc := range allocs {
+		status, _ := s.NomadCommand(ctx, "alloc", "status", "-short", alloc.ID) // an error is in the text, too
+		s.t.Log(status)
+		for _, stream := range []string{"-stdout", "-stderr"} {
+			text, _ := s.NomadCommand(ctx, "alloc", "logs", stream, "-tail", "-n", "20", alloc.ID)
+			s.t.Logf("%s:\n%s", stream, text)
+		}
+	}
+}
+
+// cleanUp makes room for the next story if this one failed halfway.
+func (s *stage) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), endWithin)
+	defer cancel()
+	jobs, _, err := s.Nomad.Jobs().List((&nomad.QueryOptions{}).WithContext(ctx))
+	if err != nil {
+		s.t.Logf("listing jobs to clean up: %v", err)
+		return
+	}
+	for _, job := range jobs {
+		if err := s.StopJob(ctx, job.ID, true); err != nil {
+			s.t.Logf("cleaning up: %v", err)
+		}
+	}
+	if err := s.AwaitEmpty(ctx, endWithin); err != nil && !errors.Is(err, context.Canceled) {
+		s.t.Errorf("after all jobs were purged: %v", err)
+	}
+}
+
+// run submits a job of this package's folder jobs.
+func (s *stage) run(file string, vars map[string]string) {
+	s.t.Helper()
+	all := maps.Clone(s.vars)
+	maps.Copy(all, vars)
+	must.NoError(s.t, s.Run(s.ctx, filepath.Join("jobs", file), all))
+}
+
+// gang describes one gang of jobs/gang.nomad.hcl.
+type gang struct {
+	name    string
+	count   int
+	gpus    int
+	runFor  time.Duration
+	nodes   string // regular expression; empty: all
+	more    map[string]string
+	program []string // further arguments of the test program
+}
+
+// submit runs the gang's job.
+func (s *stage) submit(g gang) {
+	s.t.Helper()
+	args := append([]string{"-for", g.runFor.String()}, g.program...)
+	vars := map[string]string{
+		"gang": g.name, "count": strconv.Itoa(g.count), "gpus": strconv.Itoa(g.gpus), "args": hclList(args), "nodes": g.nodes,
+	}
+	maps.Copy(vars, g.more)
+	s.run("gang.nomad.hcl", vars)
+}
+
+// submitUntil runs the gang's job for as long as the story wants, and returns what ends it well.
+func (s *stage) submitUntil(g gang) (release func()) {
+	s.t.Helper()
+	g.runFor = clusterLifetime
+	file := filepath.Join(s.sharedDir("releases"), g.name)
+	must.NoError(s.t, os.RemoveAll(file)) // of an earlier gang of this name
+	g.program = append(g.program, "-until", file)
+	s.submit(g)
+	return func() {
+		s.t.Helper()
+		must.NoError(s.t, os.WriteFile(file, nil, 0o644))
+	}
+}
+
+func hclList(values []string) string {
+	quoted := make([]string, len(values))
+	for i, value := range values {
+		quoted[i] = strconv.Quote(value)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// sharedDir is a folder for checkpoints that all nodes share.
+func (s *stage) sharedDir(name string) string {
+	s.t.Helper()
+	path, err := s.SharedDir(name)
+	must.NoError(s.t, err)
+	return path
+}
+
+// await waits for a condition.
+func (s *stage) await(what string, limit time.Duration, holds func() (bool, string)) {
+	s.t.Helper()
+	must.NoError(s.t, cluster.Poll(s.ctx, what, limit, func(context.Context) (bool, string) { return holds() }))
+}
+
+// document reads a gang; the zero gang while it does not exist.
+func (s *stage) document(name string) ledger.Gang {
+	s.t.Helper()
+	doc, err := s.Gang(s.ctx, name)
+	if !errors.Is(err, ledger.ErrNotFound) {
+		must.NoError(s.t, err)
+	}
+	return doc
+}
+
+// awaitState waits until a gang is in a state.
+func (s *stage) awaitState(name string, state ledger.GangState, limit time.Duration) ledger.Gang {
+	s.t.Helper()
+	var doc ledger.Gang
+	s.await("gang "+name+" to be "+string(state), limit, func() (bool, string) {
+		doc = s.document(name)
+		return doc.State == state, describe(doc)
+	})
+	return doc
+}
+
+func describe(doc ledger.Gang) string {
+	text := "it is " + string(doc.State)
+	if doc.Name == "" {
+		text = "it is not in the ledger"
+	}
+	if doc.Why != nil {
+		text += ": " + doc.Why.Text
+	}
+	return text
+}
+
+// ranks returns, by rank, the processes of a gang that hold its GPUs open.
+func (s *stage) ranks(name string) map[int]cluster.TaskProcess {
+	ranks := map[int]cluster.TaskProcess{}
+	for _, h := range s.Processes() {
+		if h.Gang == name && len(h.Minors) > 0 {
+			ranks[h.Rank] = h
+		}
+	}
+	return ranks
+}
+
+// awaitWhole waits until every member of a gang holds its GPUs open, and returns their processes by rank.
+func (s *stage) awaitWhole(name string, size int, limit time.Duration) map[int]cluster.TaskProcess {
+	s.t.Helper()
+	var ranks map[int]cluster.TaskProcess
+	s.await("gang "+name+" to run whole", limit, func() (bool, string) {
+		ranks = s.ranks(name)
+		return len(ranks) == size, fmt.Sprintf("%d of %d members; %s", len(ranks), size, describe(s.document(name)))
+	})
+	return ranks
+}
+
+// awaitFinished waits until a gang has finished by its own account and by Nomad's.
+func (s *stage) awaitFinished(name string, limit time.Duration) ledger.Gang {
+	s.t.Helper()
+	doc := s.awaitState(name, ledger.GangFinished, limit)
+	s.await("Nomad to count job "+name+" as done", limit, func() (bool, string) {
+		return s.nomadDone(name, doc.Spec.Size())
+	})
+	return doc
+}
+
+func (s *stage) nomadDone(job string, size int) (bool, string) {
+	info, _, err := s.Nomad.Jobs().Info(job, nil)
+	if err != nil {
+		return false, err.Error()
+	}
+	allocs, _, err := s.Nomad.Jobs().Allocations(job, false, nil) // not those of an earlier job of this name
+	if err != nil {
+		return false, err.Error()
+	}
+	complete := 0
+	for _, alloc := range allocs {
+		if alloc.ClientStatus == nomad.AllocClientStatusComplete {
+			complete++
+		}
+	}
+	return complete == size,
+		fmt.Sprintf("status %s, %d allocations of which %d are complete", *info.Status, len(allocs), complete)
+}
+
+// pids returns the process IDs of a gang's members by rank, in order.
+func pids(ranks map[int]cluster.TaskProcess) []int {
+	var all []int
+	for _, rank := range slices.Sorted(maps.Keys(ranks)) {
+		all = append(all, ranks[rank].PID)
+	}
+	return all
+}
+
+// nodesOf returns the nodes on which a gang's members run, each once, in order.
+func nodesOf(ranks map[int]cluster.TaskProcess) []string {
+	seen := map[string]bool{}
+	for _, h := range ranks {
+		seen[h.Node] = true
+	}
+	return slices.Sorted(maps.Keys(seen))
+}

@@ -1,0 +1,145 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command testprog stands in for a training program in the end-to-end tests: it opens the GPUs that it was given, holds
+// them for a while, writes a checkpoint whenever it is asked to, and ends as its flags say.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// lookEvery is how often the program looks for the file that ends it.
+const lookEvery = 50 * time.Millisecond
+
+type options struct {
+	runFor     time.Duration
+	until      string
+	checkpoint string
+	takes      time.Duration
+	exit       int
+	exitRank   int
+	stubborn   bool
+}
+
+func main() {
+	var o options
+	flag.DurationVar(&o.runFor, "for", time.Second, "how long to run")
+	flag.StringVar(&o.until, "until", "", "end as soon as this file exists")
+	flag.StringVar(&o.checkpoint, "checkpoint", "", "folder for a checkpoint at each SIGUSR1")
+	flag.DurationVar(&o.takes, "takes", 0, "how long a checkpoint takes")
+	flag.IntVar(&o.exit, "exit", 0, "exit code at the end")
+	flag.IntVar(&o.exitRank, "exit-rank", -1, "the rank that ends with that code, others with 0; -1: all")
+	flag.BoolVar(&o.stubborn, "stubborn", false, "ignore SIGTERM and SIGINT")
+	flag.Parse()
+	code, err := run(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testprog:", err)
+		os.Exit(70)
+	}
+	os.Exit(code)
+}
+
+func run(o options) (int, error) {
+	requests := make(chan os.Signal, 8)
+	if o.checkpoint != "" {
+		signal.Notify(requests, syscall.SIGUSR1)
+	}
+	if o.stubborn {
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+	}
+	gpus, err := openGPUs()
+	if err != nil {
+		return 0, err
+	}
+	defer closeAll(gpus)
+	rank := os.Getenv("MUSTER_RANK")
+	fmt.Printf("gang %s rank %s of %s, generation %s: %d GPUs open\n", os.Getenv("MUSTER_GANG"), rank,
+		os.Getenv("MUSTER_SIZE"), os.Getenv("MUSTER_GENERATION"), len(gpus))
+
+	end := time.NewTimer(o.runFor)
+	defer end.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for count := 1; ; {
+		select {
+		case <-requests:
+			if err := writeCheckpoint(o, rank, count); err != nil {
+				return 0, err
+			}
+			count++
+		case <-look.C:
+			if o.until != "" && exists(o.until) {
+				return o.exitCode(rank), nil
+			}
+		case <-end.C:
+			return o.exitCode(rank), nil
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// exitCode is how this rank ends.
+func (o options) exitCode(rank string) int {
+	fmt.Println("finished")
+	if o.exitRank >= 0 && strconv.Itoa(o.exitRank) != rank {
+		return 0
+	}
+	return o.exit
+}
+
+// openGPUs opens the device nodes that the slot consists of, so that whoever looks sees the GPUs in use.
+func openGPUs() ([]*os.File, error) {
+	list := os.Getenv("MUSTER_GPU_DEVICES")
+	if list == "" {
+		return nil, errors.New("MUSTER_GPU_DEVICES is empty: this task got no GPUs")
+	}
+	var open []*os.File
+	for _, path := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ':' || r == ' ' }) {
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			closeAll(open)
+			return nil, fmt.Errorf("opening a GPU: %w", err)
+		}
+		open = append(open, file)
+	}
+	return open, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, file := range files {
+		file.Close()
+	}
+}
+
+// writeCheckpoint writes a file under another name first, as a real program would, so that none is ever half written.
+func writeCheckpoint(o options, rank string, count int) error {
+	if err := os.MkdirAll(o.checkpoint, 0o777); err != nil {
+		return fmt.Errorf("folder for checkpoints: %w", err)
+	}
+	asked := time.Now()
+	name := fmt.Sprintf("rank%s-%06d.ckpt", rank, count)
+	part := filepath.Join(o.checkpoint, "."+name+".tmp")
+	if err := os.WriteFile(part, []byte(asked.Format(time.RFC3339Nano)+"\n"), 0o666); err != nil {
+		return fmt.Errorf("writing a checkpoint: %w", err)
+	}
+	time.Sleep(o.takes)
+	if err := os.Rename(part, filepath.Join(o.checkpoint, name)); err != nil {
+		return fmt.Errorf("finishing a checkpoint: %w", err)
+	}
+	fmt.Printf("checkpoint %d asked at %s\n", count, asked.Format(time.RFC3339Nano))
+	return nil
+}
