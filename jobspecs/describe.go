@@ -15,7 +15,7 @@ func Describe(g *Gang) string {
 	parts = append(parts, describePlace(g)...)
 	parts = append(parts, describeCheckpoints(g))
 	if g.MaxRuntime > 0 {
-		parts = append(parts, "at most "+shortDuration(g.MaxRuntime))
+		parts = append(parts, "at most "+ShortDuration(g.MaxRuntime))
 	}
 	if g.Queue != DefaultQueue {
 		parts = append(parts, "queue "+g.Queue)
@@ -69,7 +69,7 @@ func describeLocality(g *Gang) string {
 	case g.RelaxNever:
 		return text + " and never wider"
 	case g.RelaxAfter != DefaultRelaxAfter:
-		return text + " (wider after " + shortDuration(g.RelaxAfter) + ")"
+		return text + " (wider after " + ShortDuration(g.RelaxAfter) + ")"
 	}
 	return text
 }
@@ -96,7 +96,7 @@ func describeCheckpoint(group Group) string {
 	case group.Checkpoint != nil && group.Checkpoint.Interval == 0:
 		return "checkpoint before a stop"
 	case group.Checkpoint != nil:
-		return "checkpoint every " + shortDuration(group.Checkpoint.Interval)
+		return "checkpoint every " + ShortDuration(group.Checkpoint.Interval)
 	case group.CheckpointSignal != "":
 		return group.CheckpointSignal + " before a stop"
 	}
@@ -110,8 +110,8 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// shortDuration is a duration without trailing zero units: 15m, not 15m0s.
-func shortDuration(d time.Duration) string {
+// ShortDuration writes a duration without trailing zero units: 15m, not 15m0s.
+func ShortDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")

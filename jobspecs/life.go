@@ -100,9 +100,9 @@ func (r *reader) checkReschedule(t target) {
 
 func (r *reader) checkDisconnect(t target) {
 	fence := r.options.FenceTime
-	enough := shortDuration(max(fence, 15*time.Minute))
+	enough := ShortDuration(max(fence, 15*time.Minute))
 	mend := fmt.Sprintf("write max_client_disconnect = %q (from Nomad 1.8 on: disconnect { lost_after = %q }), at least %q",
-		enough, enough, shortDuration(fence))
+		enough, enough, ShortDuration(fence))
 	at, key, lostAfter := t.groupAt.attribute("max_client_disconnect"), "max_client_disconnect", t.group.MaxClientDisconnect //nolint:staticcheck // Nomad before 1.8 knows no other
 	if d := t.group.Disconnect; d != nil && d.LostAfter != nil {
 		at, key, lostAfter = t.groupAt.in("disconnect").attribute("lost_after"), "disconnect lost_after", d.LostAfter
@@ -112,7 +112,7 @@ func (r *reader) checkDisconnect(t target) {
 		r.refuse(at, mend, "no max_client_disconnect: a node that is silent for a moment would lose its member, and Nomad would then stop a healthy one")
 	case *lostAfter < fence:
 		r.refuse(at, mend, "%s = %q is shorter than the fence time of %s: Nomad would replace a member that the placer still counts on",
-			key, shortDuration(*lostAfter), shortDuration(fence))
+			key, ShortDuration(*lostAfter), ShortDuration(fence))
 	}
 }
 

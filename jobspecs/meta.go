@@ -178,7 +178,7 @@ func (r *reader) duration(at place, key, text, example string) (time.Duration, b
 		r.refuse(at, fmt.Sprintf("write a number and a unit such as %q", example), "%s = %q is not a duration", key, text)
 		return 0, false
 	case d < time.Second:
-		r.refuse(at, fmt.Sprintf("write at least %q", shortDuration(time.Second)), "%s = %q is too short", key, text)
+		r.refuse(at, fmt.Sprintf("write at least %q", ShortDuration(time.Second)), "%s = %q is too short", key, text)
 		return 0, false
 	}
 	return d, true

@@ -32,7 +32,7 @@ func (r *reader) checkKillTimeout(t target, group Group) {
 	at, kill := t.at.attribute("kill_timeout"), group.KillTimeout
 	if kill > nomadMaxKillTimeout {
 		r.warn(at, "make sure that the clients' max_kill_timeout is as long",
-			"kill_timeout = %q: a Nomad client grants no more than 30s unless its max_kill_timeout says so", shortDuration(kill))
+			"kill_timeout = %q: a Nomad client grants no more than 30s unless its max_kill_timeout says so", ShortDuration(kill))
 	}
 	if group.CheckpointSignal == "" {
 		return
@@ -49,7 +49,7 @@ func (r *reader) checkKillTimeout(t target, group Group) {
 	default:
 		r.warn(at, "make kill_timeout longer, or the checkpoint block's timeout shorter",
 			"kill_timeout = %q is shorter than the %s that a checkpoint may take: it could be lost when the task is stopped",
-			shortDuration(kill), shortDuration(need))
+			ShortDuration(kill), ShortDuration(need))
 	}
 }
 

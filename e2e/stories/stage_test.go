@@ -273,7 +273,7 @@ func (s *stage) nomadDone(job string, size int) (bool, string) {
 			complete++
 		}
 	}
-	return complete == size,
+	return complete == size && *info.Status == "dead",
 		fmt.Sprintf("status %s, %d allocations of which %d are complete", *info.Status, len(allocs), complete)
 }
 

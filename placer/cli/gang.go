@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-muster/muster/jobspecs"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -50,30 +51,13 @@ Usage: muster gang [options] <name>
 
 // Run prints the gang.
 func (c *GangCommand) Run(args []string) int {
-	var read readFlags
-	fs := c.flags("gang")
-	read.add(fs)
-	if !c.parse(fs, args, c) {
-		return 1
-	}
-	if fs.NArg() != 1 {
-		c.UI.Error("this command takes one gang's name; for additional help try 'muster gang -h'")
-		return 1
-	}
-	snapshot, err := c.load(read.region)
-	if err != nil {
-		return c.fail(err)
-	}
-	doc, ok := snapshot.Gangs[fs.Arg(0)]
-	if !ok {
-		return c.fail(fmt.Errorf("no gang named %q in region %s; 'muster gangs' lists all", fs.Arg(0), read.region))
-	}
-	view := viewGang(snapshot, doc.Doc)
-	if read.json {
-		return c.printJSON(view)
-	}
-	c.UI.Output(view.text(c.Now()))
-	return 0
+	return c.show("gang", c, args, 1, func(s ledger.Snapshot, names []string) (view, error) {
+		doc, ok := s.Gangs[names[0]]
+		if !ok {
+			return nil, fmt.Errorf("no gang named %q; 'muster gangs' lists all", names[0])
+		}
+		return viewGang(s, doc.Doc), nil
+	})
 }
 
 // viewGang joins what the ledger's documents say about one gang.
@@ -159,18 +143,6 @@ func (v gangView) text(now time.Time) string {
 	return text + "\n\n" + table(members)
 }
 
-// short writes a duration without the zero units that Go adds: 10m, not 10m0s.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
 // next says what a closing gang will be when its nodes have acknowledged.
 func next(g ledger.Gang) string {
 	switch {
@@ -191,7 +163,7 @@ func wants(s ledger.Spec) string {
 	case s.RelaxAfterS < 0:
 		text += ", never wider"
 	default:
-		text += ", one level wider every " + short(time.Duration(s.RelaxAfterS)*time.Second)
+		text += ", one level wider every " + jobspecs.ShortDuration(time.Duration(s.RelaxAfterS)*time.Second)
 	}
 	return text
 }

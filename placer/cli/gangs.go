@@ -37,22 +37,7 @@ Usage: muster gangs [options]
 
 // Run prints the list.
 func (c *GangsCommand) Run(args []string) int {
-	var read readFlags
-	fs := c.flags("gangs")
-	read.add(fs)
-	if !c.parse(fs, args, c) {
-		return 1
-	}
-	snapshot, err := c.load(read.region)
-	if err != nil {
-		return c.fail(err)
-	}
-	list := listGangs(snapshot)
-	if read.json {
-		return c.printJSON(list)
-	}
-	c.UI.Output(list.text(c.Now()))
-	return 0
+	return c.show("gangs", c, args, 0, func(s ledger.Snapshot, _ []string) (view, error) { return listGangs(s), nil })
 }
 
 // listGangs orders gangs as people look for them: by the time they came, then by name.

@@ -76,6 +76,43 @@ Ledger Options:
   CONSUL_CACERT and so on.
 `
 
+// view is what a read command prints: itself as JSON, or its text for people.
+type view interface {
+	text(now time.Time) string
+}
+
+// show runs a command that reads the ledger once and prints what look makes of it. It takes one
+// name as argument, or none.
+func (m Meta) show(name string, command cli.Command, args []string, count int, look func(ledger.Snapshot, []string) (view, error)) int {
+	var read readFlags
+	fs := m.flags(name)
+	read.add(fs)
+	if !m.parse(fs, args, command) {
+		return 1
+	}
+	if fs.NArg() != count {
+		takes := "no arguments"
+		if count == 1 {
+			takes = "one name"
+		}
+		m.UI.Error(fmt.Sprintf("this command takes %s; for additional help try 'muster %s -h'", takes, name))
+		return 1
+	}
+	snapshot, err := m.load(read.region)
+	if err != nil {
+		return m.fail(err)
+	}
+	v, err := look(snapshot, fs.Args())
+	switch {
+	case err != nil:
+		return m.fail(fmt.Errorf("region %s: %w", read.region, err))
+	case read.json:
+		return m.printJSON(v)
+	}
+	m.UI.Output(v.text(m.Now()))
+	return 0
+}
+
 // load reads the whole ledger once.
 func (m Meta) load(region string) (ledger.Snapshot, error) {
 	l, err := m.Open(region)

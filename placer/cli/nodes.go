@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/ledger"
@@ -16,7 +17,7 @@ import (
 // NodesCommand lists the GPU nodes of the ledger.
 type NodesCommand struct{ Meta }
 
-// nodeView is what `muster nodes -json` prints for each node.
+// nodeView is one node: its inventory, and what is on it.
 type nodeView struct {
 	Node   ledger.Node           `json:"node"`
 	Silent bool                  `json:"silent"` // its device plugin holds no session
@@ -40,34 +41,25 @@ Usage: muster nodes [options]
 
 // Run prints the list.
 func (c *NodesCommand) Run(args []string) int {
-	var read readFlags
-	fs := c.flags("nodes")
-	read.add(fs)
-	if !c.parse(fs, args, c) {
-		return 1
-	}
-	snapshot, err := c.load(read.region)
-	if err != nil {
-		return c.fail(err)
-	}
-	views := listNodes(snapshot)
-	if read.json {
-		return c.printJSON(views)
-	}
-	if len(views) == 0 {
-		c.UI.Output("No nodes: no device plugin has reported to this ledger yet")
-		return 0
-	}
-	rows := [][]string{{"Node", "Place", "Model", "GPUs", "Islands", "Free", "Gangs", "State"}}
-	for _, v := range views {
-		rows = append(rows, v.row())
-	}
-	c.UI.Output(table(rows))
-	return 0
+	return c.show("nodes", c, args, 0, func(s ledger.Snapshot, _ []string) (view, error) { return listNodes(s), nil })
 }
 
-func listNodes(s ledger.Snapshot) []nodeView {
-	views := []nodeView{}
+// nodeList is what `muster nodes -json` prints.
+type nodeList []nodeView
+
+func (l nodeList) text(time.Time) string {
+	if len(l) == 0 {
+		return "No nodes: no device plugin has reported to this ledger yet"
+	}
+	rows := [][]string{{"Node", "Place", "Model", "GPUs", "Islands", "Free", "Gangs", "State"}}
+	for _, v := range l {
+		rows = append(rows, v.row())
+	}
+	return table(rows)
+}
+
+func listNodes(s ledger.Snapshot) nodeList {
+	views := nodeList{}
 	for name, n := range s.Nodes {
 		v := nodeView{
 			Node: n.Doc, Silent: s.NodeSessions[name] == "", Health: map[string]gpu.Health{}, Slots: []ledger.Slot{},
