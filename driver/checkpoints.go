@@ -21,6 +21,9 @@ import (
 const (
 	// scanEvery is between two looks at the checkpoint path while one is being written.
 	scanEvery = 100 * time.Millisecond
+	// scanShare is how many times longer than a look itself the pause after it is: a path may hold many thousand files on
+	// a file system that others use as well.
+	scanShare = 4
 	// baselinePatience is how long a checkpoint is held up to see what was there before it.
 	baselinePatience = 500 * time.Millisecond
 )
@@ -61,20 +64,22 @@ func (c *checkpointer) run(ctx context.Context) {
 		case <-due:
 			c.checkpoint(ctx)
 		case over := <-c.asks:
-			c.checkpoint(ctx)
+			if c.checkpoint(ctx) && c.want.path == "" {
+				pause(ctx, c.want.timeout) // it may be finished then
+			}
 			close(over)
 		}
 	}
 }
 
-// checkpoint does one, from the signal to the finished entry.
-func (c *checkpointer) checkpoint(ctx context.Context) {
+// checkpoint does one, from the signal to the finished entry where a path is declared, and says whether it asked for one.
+func (c *checkpointer) checkpoint(ctx context.Context) (asked bool) {
 	before := c.scanAside()
 	targets, why := c.targets(ctx)
 	if why != "" {
 		c.task.tellf("Checkpoint not asked for: %s", why)
 		c.task.member.update(func(m *ledger.Member) { m.Checkpoint = problem(m.Checkpoint, why) })
-		return
+		return false
 	}
 	var baseline []checkpoint.Entry
 	if before != nil {
@@ -83,28 +88,27 @@ func (c *checkpointer) checkpoint(ctx context.Context) {
 	if err := c.process.Signal(ctx, c.want.signal, targets...); err != nil {
 		c.task.logger.Warn("some processes did not get the checkpoint signal", "error", err)
 	}
-	asked := time.Now().UTC()
+	at := time.Now().UTC()
 	count := 1
 	c.task.member.update(func(m *ledger.Member) {
 		if m.Checkpoint != nil {
 			count = m.Checkpoint.Count + 1
 		}
-		m.Checkpoint = &ledger.Checkpoint{Count: count, Requested: asked}
+		m.Checkpoint = &ledger.Checkpoint{Count: count, Requested: at}
 	})
 	if c.want.path == "" {
-		c.unseen(ctx, count)
-		return
+		c.task.tellf("Checkpoint %d asked for; no path is declared, so nobody can see whether it is finished", count)
+		return true
 	}
 	if baseline == nil {
 		baseline = before.wait(ctx)
 	}
-	c.await(ctx, count, asked, baseline)
+	c.await(ctx, count, at, baseline)
+	return true
 }
 
-// unseen waits the whole timeout for a checkpoint that shows nowhere.
-func (c *checkpointer) unseen(ctx context.Context, count int) {
-	c.task.tellf("Checkpoint %d asked for; no path is declared, so nobody can see whether it is finished", count)
-	timer := time.NewTimer(c.want.timeout)
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -117,8 +121,8 @@ func (c *checkpointer) await(ctx context.Context, count int, asked time.Time, ba
 	watch := checkpoint.NewWatch(baseline)
 	timeout := time.NewTimer(time.Until(asked.Add(c.want.timeout)))
 	defer timeout.Stop()
-	ticker := time.NewTicker(scanEvery)
-	defer ticker.Stop()
+	look := time.NewTimer(scanEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -128,9 +132,11 @@ func (c *checkpointer) await(ctx context.Context, count int, asked time.Time, ba
 			c.task.tellf("Checkpoint %d %s", count, text)
 			c.task.member.update(func(m *ledger.Member) { m.Checkpoint = problem(m.Checkpoint, text) })
 			return
-		case <-ticker.C:
+		case <-look.C:
 		}
+		began := time.Now()
 		entries, err := checkpoint.Scan(c.want.path)
+		look.Reset(max(scanEvery, scanShare*time.Since(began)))
 		if err != nil {
 			c.task.logger.Warn("the checkpoint path can't be read", "path", c.want.path, "error", err)
 			continue
@@ -174,9 +180,10 @@ func (c *checkpointer) targets(ctx context.Context) ([]int, string) {
 
 func commands(processes []proc.Process) string {
 	const most = 3
+	const words = 2 // the program and its script; what follows may be secret
 	var texts []string
 	for _, p := range processes[:min(len(processes), most)] {
-		texts = append(texts, fmt.Sprintf("%d %s", p.PID, strings.Join(p.Args[:min(len(p.Args), most)], " ")))
+		texts = append(texts, fmt.Sprintf("%d %s", p.PID, strings.Join(p.Args[:min(len(p.Args), words)], " ")))
 	}
 	if len(processes) > most {
 		texts = append(texts, fmt.Sprintf("%d more", len(processes)-most))

@@ -139,3 +139,17 @@ while not os.path.exists("go"):
 	result := task.wait()
 	must.True(t, result.Successful(), must.Sprint(result))
 }
+
+// Without a path nobody can see when a checkpoint is finished, so nothing waits for it but an end.
+func TestCheckpointsWithoutAPath(t *testing.T) {
+	w := newWorld(t, 1)
+	task := w.client(0).start(`trap 'echo . >> asked' USR1; `+untilGo, func(c *TaskConfig) {
+		c.Checkpoint = &CheckpointConfig{Interval: "1s", Signal: "SIGUSR1", Timeout: "1h"}
+	})
+	eventually(t, "it is asked on the interval", func() bool { return task.has("asked") && len(strings.Fields(task.read("asked"))) >= 2 })
+	must.NoError(t, task.StopTask(task.cfg.ID, 4*time.Second, ""))
+	last := w.member(0).Checkpoint
+	must.NotNil(t, last)
+	must.Eq(t, last.Count, len(strings.Fields(task.read("asked"))))
+	task.everTold("Checkpoint 3 asked for")
+}

@@ -13,79 +13,56 @@ import (
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-muster/muster/driver/pluginconf"
 )
 
 // Config is the plugin's block in the Nomad agent's configuration, as Nomad hands it over.
 type Config struct {
-	Enabled      bool         `codec:"enabled"`
-	Node         string       `codec:"node"`
-	Region       string       `codec:"region"`
-	StateDir     string       `codec:"state_dir"`
-	DevRoot      string       `codec:"dev_root"`
-	BootIDFile   string       `codec:"boot_id_file"`
-	NVMLLibrary  string       `codec:"nvml_library"`
-	DefaultUser  string       `codec:"default_user"`
-	CgroupParent string       `codec:"cgroup_parent"`
-	DeviceNodes  []string     `codec:"device_nodes"`
-	TermGrace    string       `codec:"term_grace"`
-	Consul       ConsulConfig `codec:"consul"`
-}
-
-// ConsulConfig says how to reach Consul. What is empty comes from the CONSUL_* variables, then from Consul's defaults.
-type ConsulConfig struct {
-	Address       string `codec:"address"`
-	Token         string `codec:"token"`
-	TokenFile     string `codec:"token_file"`
-	Datacenter    string `codec:"datacenter"`
-	CAFile        string `codec:"ca_file"`
-	CertFile      string `codec:"cert_file"`
-	KeyFile       string `codec:"key_file"`
-	TLSServerName string `codec:"tls_server_name"`
+	Enabled      bool              `codec:"enabled"`
+	Node         string            `codec:"node"`
+	Region       string            `codec:"region"`
+	StateDir     string            `codec:"state_dir"`
+	DevRoot      string            `codec:"dev_root"`
+	BootIDFile   string            `codec:"boot_id_file"`
+	NVMLLibrary  string            `codec:"nvml_library"`
+	DefaultUser  string            `codec:"default_user"`
+	CgroupParent string            `codec:"cgroup_parent"`
+	DeviceNodes  []string          `codec:"device_nodes"`
+	TermGrace    string            `codec:"term_grace"`
+	Consul       pluginconf.Consul `codec:"consul"`
 }
 
 // configSpec is what Nomad checks the block against. Every option has a default.
 func configSpec() *hclspec.Spec {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
 		// Run tasks at all.
-		"enabled": hclspec.NewDefault(hclspec.NewAttr("enabled", "bool", false), hclspec.NewLiteral("true")),
+		"enabled": pluginconf.Enabled(),
 		// Name of this node in the ledger, for the attribute muster.node; empty: what the device plugin gave the last task.
-		"node": stringOption("node", ""),
+		"node": pluginconf.String("node", ""),
 		// The Nomad region, which is part of the ledger's keys.
-		"region": stringOption("region", "global"),
+		"region": pluginconf.String("region", "global"),
 		// Where tasks have their supervisors' files. Must survive a restart of the agent.
-		"state_dir": stringOption("state_dir", "/var/lib/muster/driver"),
+		"state_dir": pluginconf.String("state_dir", "/var/lib/muster/driver"),
 		// Where device nodes are.
-		"dev_root": stringOption("dev_root", "/dev"),
+		"dev_root": pluginconf.String("dev_root", "/dev"),
 		// The file that tells this boot of the machine from others; the same as the device plugin's.
-		"boot_id_file": stringOption("boot_id_file", "/proc/sys/kernel/random/boot_id"),
+		"boot_id_file": pluginconf.String("boot_id_file", "/proc/sys/kernel/random/boot_id"),
 		// Path of libnvidia-ml.so.1; empty: the loader finds it.
-		"nvml_library": stringOption("nvml_library", ""),
+		"nvml_library": pluginconf.String("nvml_library", ""),
 		// Who a task runs as that names no user.
-		"default_user": stringOption("default_user", "nobody"),
+		"default_user": pluginconf.String("default_user", "nobody"),
 		// Cgroup that holds those of the tasks.
-		"cgroup_parent": stringOption("cgroup_parent", "muster"),
+		"cgroup_parent": pluginconf.String("cgroup_parent", "muster"),
 		// Device nodes that tasks may open beside the standard ones and their own GPUs', as patterns.
 		"device_nodes": hclspec.NewDefault(hclspec.NewAttr("device_nodes", "list(string)", false),
 			hclspec.NewLiteral(`["/dev/infiniband/*", "/dev/gdrdrv", "/dev/nvidia-caps-imex-channels/*", "/dev/fuse"]`)),
 		// How long a task has between SIGTERM and SIGKILL when the driver ends it by itself: its slot closes, or its gang
 		// has failed. When Nomad stops a task, its kill_timeout holds, which the agent cuts to max_kill_timeout (default
 		// 30 s): raise that for checkpoints that take longer.
-		"term_grace": stringOption("term_grace", "30s"),
-		"consul": hclspec.NewBlock("consul", false, hclspec.NewObject(map[string]*hclspec.Spec{
-			"address":         hclspec.NewAttr("address", "string", false),
-			"token":           hclspec.NewAttr("token", "string", false),
-			"token_file":      hclspec.NewAttr("token_file", "string", false),
-			"datacenter":      hclspec.NewAttr("datacenter", "string", false),
-			"ca_file":         hclspec.NewAttr("ca_file", "string", false),
-			"cert_file":       hclspec.NewAttr("cert_file", "string", false),
-			"key_file":        hclspec.NewAttr("key_file", "string", false),
-			"tls_server_name": hclspec.NewAttr("tls_server_name", "string", false),
-		})),
+		"term_grace": pluginconf.String("term_grace", "30s"),
+		"consul":     pluginconf.ConsulBlock(),
 	})
-}
-
-func stringOption(name, otherwise string) *hclspec.Spec {
-	return hclspec.NewDefault(hclspec.NewAttr(name, "string", false), hclspec.NewLiteral(fmt.Sprintf("%q", otherwise)))
 }
 
 // settings are a checked Config.
@@ -100,12 +77,12 @@ func (c Config) check() (settings, error) {
 	for _, path := range []struct{ name, value string }{
 		{"state_dir", c.StateDir}, {"dev_root", c.DevRoot}, {"boot_id_file", c.BootIDFile},
 	} {
-		if !filepath.IsAbs(path.value) {
-			return s, fmt.Errorf("%s = %q: give an absolute path", path.name, path.value)
+		if err := pluginconf.Path(path.name, path.value); err != nil {
+			return s, err
 		}
 	}
-	if c.Region == "" {
-		return s, errors.New(`region is empty: give the Nomad agent's region ("global" is Nomad's default)`)
+	if err := pluginconf.Region(c.Region); err != nil {
+		return s, err
 	}
 	for _, pattern := range c.DeviceNodes {
 		if _, err := filepath.Match(pattern, ""); err != nil {
@@ -113,33 +90,17 @@ func (c Config) check() (settings, error) {
 		}
 	}
 	var err error
-	s.termGrace, err = duration("term_grace", c.TermGrace, 0)
+	s.termGrace, err = pluginconf.Duration("term_grace", c.TermGrace, 0)
 	return s, err
-}
-
-func duration(name, text string, least time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	if d < least {
-		return 0, fmt.Errorf("%s = %q: give at least %s", name, text, least)
-	}
-	return d, nil
 }
 
 // describe lists the effective configuration for the log, in a fixed order and without secrets.
 func (s settings) describe() []any {
-	token := "not given"
-	if s.Consul.Token != "" {
-		token = "given"
-	}
-	return []any{
+	return append([]any{
 		"node", s.Node, "region", s.Region, "state_dir", s.StateDir, "dev_root", s.DevRoot, "boot_id_file", s.BootIDFile,
 		"nvml_library", s.NVMLLibrary, "default_user", s.DefaultUser, "cgroup_parent", s.CgroupParent,
 		"device_nodes", s.DeviceNodes, "term_grace", s.termGrace.String(),
-		"consul_address", s.Consul.Address, "consul_token", token, "consul_token_file", s.Consul.TokenFile,
-	}
+	}, s.Consul.Describe()...)
 }
 
 // TaskConfig is a task's config block, as Nomad hands it over.
@@ -168,14 +129,14 @@ func taskConfigSpec() *hclspec.Spec {
 		// Working directory; relative ones are below the task's directory, which is the default.
 		"work_dir": hclspec.NewAttr("work_dir", "string", false),
 		// How long the task waits from its start until all members of its gang have arrived.
-		"barrier_timeout": stringOption("barrier_timeout", "15m"),
+		"barrier_timeout": pluginconf.String("barrier_timeout", "15m"),
 		"checkpoint": hclspec.NewBlock("checkpoint", false, hclspec.NewObject(map[string]*hclspec.Spec{
 			// How often the task is asked to checkpoint, from its start on; empty: only before it is ended.
 			"interval": hclspec.NewAttr("interval", "string", false),
 			// The signal that asks it.
-			"signal": stringOption("signal", "SIGUSR1"),
+			"signal": pluginconf.String("signal", "SIGUSR1"),
 			// How long a checkpoint may take.
-			"timeout": stringOption("timeout", "2m"),
+			"timeout": pluginconf.String("timeout", "2m"),
 			// Where checkpoints appear; empty: nobody can see whether one is finished, and an end waits the whole timeout.
 			"path": hclspec.NewAttr("path", "string", false),
 		})),
@@ -204,7 +165,7 @@ func (c TaskConfig) check(base string) (taskSettings, error) {
 	}
 	s.WorkDir = below(base, c.WorkDir)
 	var err error
-	if s.barrierTimeout, err = duration("barrier_timeout", c.BarrierTimeout, time.Second); err != nil {
+	if s.barrierTimeout, err = pluginconf.Duration("barrier_timeout", c.BarrierTimeout, time.Second); err != nil {
 		return s, err
 	}
 	if c.Checkpoint != nil {
@@ -224,11 +185,11 @@ func (c CheckpointConfig) check(base string) (*checkpointSettings, error) {
 	case "auto":
 		return nil, errors.New(`checkpoint: interval = "auto" is not supported by this version: give a duration such as "15m"`)
 	default:
-		if s.interval, err = duration("checkpoint: interval", c.Interval, time.Second); err != nil {
+		if s.interval, err = pluginconf.Duration("checkpoint: interval", c.Interval, time.Second); err != nil {
 			return nil, err
 		}
 	}
-	if s.timeout, err = duration("checkpoint: timeout", c.Timeout, time.Second); err != nil {
+	if s.timeout, err = pluginconf.Duration("checkpoint: timeout", c.Timeout, time.Second); err != nil {
 		return nil, err
 	}
 	s.signal, err = parseSignal(c.Signal)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/driver/launch"
+	"github.com/nomad-muster/muster/driver/pluginconf"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -44,6 +45,7 @@ type world struct {
 	store  *ledger.Memory
 	ledger *ledger.Ledger
 	size   int
+	wrap   func(Ledger) Ledger // what the drivers see of the ledger; nil: itself
 }
 
 const (
@@ -81,7 +83,7 @@ func (w *world) put(key string, doc any) {
 // setSlot writes the table of a rank's node, with its slot in a state.
 func (w *world) setSlot(rank int, state ledger.SlotState, why string) {
 	w.t.Helper()
-	boot, err := bootID("/proc/sys/kernel/random/boot_id")
+	boot, err := pluginconf.ReadID("/proc/sys/kernel/random/boot_id")
 	must.NoError(w.t, err)
 	w.put(w.ledger.Keys().Slots(node(rank)), ledger.SlotTable{Version: ledger.Version, Sequence: 1, Slots: []ledger.Slot{{
 		Reservation: reservation, Rank: rank, Size: w.size, Driver: name, GPUs: []string{"GPU-a", "GPU-b"}, State: state, Why: why,
@@ -180,7 +182,12 @@ func (c *client) startPlugin() {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c.plugin = New(ctx, hclog.New(&hclog.LoggerOptions{Output: c.t.Output(), Level: hclog.Debug, Name: node(c.rank)}), Dependencies{
-		Ledger:   func(Config) (Ledger, error) { return c.world.ledger, nil },
+		Ledger: func(Config) (Ledger, error) {
+			if c.world.wrap != nil {
+				return c.world.wrap(c.world.ledger), nil
+			}
+			return c.world.ledger, nil
+		},
 		Hardware: func(string) (Hardware, error) { return machine{}, nil },
 	})
 	logger := hclog.NewNullLogger()

@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -374,4 +375,77 @@ func TestProcessThatDoesNotStart(t *testing.T) {
 	must.ErrorContains(t, second.wait().Err, `command "no-such-program" is not in the task's PATH`)
 	must.True(t, strings.Contains(first.wait().Err.Error(), "rank 1 on node n1 failed"))
 	w.noClaims()
+}
+
+// slowClaims are on their way when their caller gives up, and arrive later, as Consul's do.
+type slowClaims struct {
+	Ledger
+	asked, arrive chan struct{}
+}
+
+func (s slowClaims) Claim(ctx context.Context, node string, c ledger.Claim, match func(ledger.Slot) error) (ledger.Slot, error) {
+	close(s.asked)
+	select {
+	case <-s.arrive:
+		return s.Ledger.Claim(ctx, node, c, match)
+	case <-ctx.Done():
+		go func() {
+			<-s.arrive
+			_, _ = s.Ledger.Claim(context.Background(), node, c, match)
+		}()
+		return ledger.Slot{}, ctx.Err()
+	}
+}
+
+func TestAClaimThatArrivesAfterTheStopEndsAsWell(t *testing.T) {
+	w := newWorld(t, 1)
+	slow := slowClaims{asked: make(chan struct{}), arrive: make(chan struct{})}
+	w.wrap = func(l Ledger) Ledger { slow.Ledger = l; return slow }
+	c := w.client(0)
+	task := c.start(`exit 0`)
+	<-slow.asked
+	must.NoError(t, task.StopTask(task.cfg.ID, time.Second, ""))
+	must.False(t, task.wait().Successful())
+	must.True(t, exists(task.dir(t)), must.Sprint("the task is cared for until the claim is known to be there or not"))
+	close(slow.arrive)
+	eventually(t, "it is cleared away", func() bool { return !exists(task.dir(t)) })
+	must.Eq(t, 0, w.claims(0))
+}
+
+func (r *runningTask) dir(t *testing.T) string {
+	t.Helper()
+	return taskDir(r.stateDir, r.cfg.ID)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Nobody says anything twice: what is heard together with the end of a process that ended well is not lost on the exit
+// barrier.
+func TestNewsWithTheEndOfTheProcess(t *testing.T) {
+	for range 50 { // whichever is looked at first
+		for phase, why := range map[ledger.RunPhase]string{
+			ledger.RunSucceeded: "", ledger.RunFailed: "its gang ended after this member had finished: rank 1 failed",
+		} {
+			runs, exits := make(chan ledger.Run, 1), make(chan exited, 1)
+			runs <- ledger.Run{Phase: phase, Why: "rank 1 failed"}
+			exits <- exited{}
+			member := &task{runs: runs, stopped: make(chan struct{})}
+			_, cause := member.watch(t.Context(), exits)
+			must.Nil(t, cause)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			must.Eq(t, why, member.awaitOthers(ctx).why)
+			must.NoError(t, ctx.Err(), must.Sprint("it waits for ever"))
+			cancel()
+		}
+		closing, exits := make(chan string, 1), make(chan exited, 1)
+		closing <- "preempted"
+		exits <- exited{}
+		member := &task{closing: closing, stopped: make(chan struct{})}
+		_, cause := member.watch(t.Context(), exits)
+		must.Nil(t, cause)
+		must.True(t, len(closing) == 1 || member.closes != nil)
+	}
 }

@@ -20,6 +20,11 @@ import (
 // leave ends the claim when nothing of the task is left, however long that takes and Consul is away. Until then the
 // task's directory stays, by which the next process of the plugin goes on.
 func (t *task) leave(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-t.claiming:
+	}
 	if t.member != nil {
 		gone, err := t.member.flush(ctx)
 		if err != nil {
@@ -43,6 +48,10 @@ func (t *task) leave(ctx context.Context) {
 func (p *Plugin) clear(ctx context.Context, l Ledger, dir string, seat gang.Seat, logger hclog.Logger) error {
 	process, err := launch.Attach(processDir(dir))
 	if err == nil || errors.Is(err, launch.ErrLost) {
+		// The task is over for Nomad, so a process that came up after all (its start took too long) must go.
+		if err := process.Kill(ctx); err != nil {
+			return err
+		}
 		if err := process.Gone(ctx); err != nil {
 			return err
 		}
@@ -117,11 +126,6 @@ func (p *Plugin) supersedeLocked(t *task) {
 		t.logger.Warn("ending an earlier task of this allocation, which Nomad did not recover", "dir", dir)
 		p.care[dir] = saved.Seat
 		go func() {
-			if process, err := launch.Attach(processDir(dir)); err == nil {
-				if err := process.Kill(p.ctx); err != nil {
-					t.logger.Warn("ending an earlier task of this allocation", "error", err)
-				}
-			}
 			err := p.clear(p.ctx, t.ledger, dir, saved.Seat, t.logger)
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gang"
 	"github.com/nomad-muster/muster/driver/launch"
+	"github.com/nomad-muster/muster/driver/pluginconf"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -84,11 +85,21 @@ func (t *task) live(ctx context.Context) outcome {
 	}
 	t.setProcess(process)
 	t.logger.Info("found the task's process again", "pid", process.State().Main)
-	if err := t.readGang(ctx, false); err != nil {
-		return failing(err)
-	}
+	t.recallGang(ctx)
 	t.join(ctx)
 	return t.accompany(ctx, process)
+}
+
+// recallPatience is how long a task whose process runs may be without care for the sake of the gang's document.
+const recallPatience = 2 * time.Second
+
+// recallGang reads the gang's document again, if it is to be had: its process needs it no more.
+func (t *task) recallGang(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, recallPatience)
+	defer cancel()
+	if err := t.readGang(ctx); err != nil {
+		t.logger.Warn("going on without the gang's document", "error", err)
+	}
 }
 
 // fromTheStart claims, waits for the gang and starts the process.
@@ -137,7 +148,7 @@ func (t *task) gather(ctx, waiting context.Context) (ledger.Run, error) {
 	if err := t.plugin.awaitPredecessors(waiting, t); err != nil {
 		return ledger.Run{}, t.waitingEnded(waiting, nil)
 	}
-	slot, err := t.claim(waiting)
+	slot, err := t.claim(ctx, waiting)
 	if err != nil {
 		return ledger.Run{}, err
 	}
@@ -145,7 +156,7 @@ func (t *task) gather(ctx, waiting context.Context) (ledger.Run, error) {
 		return ledger.Run{}, fmt.Errorf("slot %s is of gang %s with %d members, the device's environment says %s with %d",
 			slot.ID(), slot.Owner.Gang, slot.Size, t.seat.Gang, t.seat.Size)
 	}
-	if err := t.readGang(waiting, true); err != nil {
+	if err := t.readGang(waiting); err != nil {
 		return ledger.Run{}, err
 	}
 	speak, err := t.mayArrive(waiting)
@@ -160,10 +171,10 @@ func (t *task) gather(ctx, waiting context.Context) (ledger.Run, error) {
 }
 
 // claim takes the slot, however long Consul is away.
-func (t *task) claim(waiting context.Context) (ledger.Slot, error) {
-	boot, err := bootID(t.settings.BootIDFile)
+func (t *task) claim(ctx, waiting context.Context) (ledger.Slot, error) {
+	boot, err := pluginconf.ReadID(t.settings.BootIDFile)
 	if err != nil {
-		return ledger.Slot{}, err
+		return ledger.Slot{}, fmt.Errorf("boot_id_file: %w", err)
 	}
 	claim := ledger.Claim{
 		Version: ledger.Version, Reservation: t.seat.Reservation, Rank: t.seat.Rank, Allocation: t.cfg.AllocID, Task: t.cfg.Name,
@@ -172,7 +183,7 @@ func (t *task) claim(waiting context.Context) (ledger.Slot, error) {
 	trouble := t.trouble.of("claiming the slot")
 	var retry gang.Retry
 	for {
-		slot, err := t.ledger.Claim(waiting, t.seat.Node, claim, func(s ledger.Slot) error { return owns(t.cfg, s) })
+		slot, err := t.askForClaim(ctx, waiting, claim)
 		var refused *ledger.SlotError
 		var claimed *ledger.ClaimedError
 		var owner *ownerError
@@ -192,6 +203,25 @@ func (t *task) claim(waiting context.Context) (ledger.Slot, error) {
 	}
 }
 
+// askForClaim tries once. A request that is on its way is not broken off when waiting ends: it could arrive after the claim
+// has been ended, and nobody would end it again. leave waits for it.
+func (t *task) askForClaim(ctx, waiting context.Context, claim ledger.Claim) (ledger.Slot, error) {
+	var slot ledger.Slot
+	var err error
+	claiming := make(chan struct{})
+	t.claiming = claiming
+	go func() {
+		defer close(claiming)
+		slot, err = t.ledger.Claim(ctx, t.seat.Node, claim, func(s ledger.Slot) error { return owns(t.cfg, s) })
+	}()
+	select {
+	case <-claiming:
+		return slot, err
+	case <-waiting.Done():
+		return ledger.Slot{}, waiting.Err()
+	}
+}
+
 // waitingEnded says why waiting ended.
 func (t *task) waitingEnded(waiting context.Context, missing []int) error {
 	cause := context.Cause(waiting)
@@ -204,8 +234,8 @@ func (t *task) waitingEnded(waiting context.Context, missing []int) error {
 	return fmt.Errorf("%w (barrier_timeout %s): %s", cause, t.opts.barrierTimeout, gang.Waiting(t.seat, missing, t.placements))
 }
 
-// readGang learns from the gang's document where the members are. A task whose process runs already can do without.
-func (t *task) readGang(ctx context.Context, needed bool) error {
+// readGang learns from the gang's document where the members are.
+func (t *task) readGang(ctx context.Context) error {
 	trouble := t.trouble.of("reading the gang")
 	var retry gang.Retry
 	for {
@@ -214,18 +244,10 @@ func (t *task) readGang(ctx context.Context, needed bool) error {
 			trouble(nil)
 			grant := doc.Doc.Reservation
 			if grant == nil || grant.ID != t.seat.Reservation {
-				err = fmt.Errorf("gang %s does not stand on reservation %s any more", t.seat.Gang, t.seat.Reservation)
-			} else {
-				t.placements, t.masterPort = grant.Placements, grant.MasterPort
-				_, t.seat.Address = gang.NodeOf(grant.Placements, t.seat.Rank)
-				return nil
+				return fmt.Errorf("gang %s does not stand on reservation %s any more", t.seat.Gang, t.seat.Reservation)
 			}
-			if needed {
-				return err
-			}
-		}
-		if !needed {
-			t.logger.Warn("going on without the gang's document", "error", err)
+			t.placements, t.masterPort = grant.Placements, grant.MasterPort
+			_, t.seat.Address = gang.NodeOf(grant.Placements, t.seat.Rank)
 			return nil
 		}
 		trouble(err)

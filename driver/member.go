@@ -60,6 +60,13 @@ func (m *member) update(change func(*ledger.Member)) {
 	m.wakeLocked()
 }
 
+// leaving says whether the member has been asked to end, and why.
+func (m *member) leaving() (why string, leaving bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.doc.Why, m.doc.State == ledger.MemberStopped
+}
+
 func (m *member) wakeLocked() {
 	close(m.wake)
 	m.wake = make(chan struct{})

@@ -133,6 +133,10 @@ func (t *task) accompany(ctx context.Context, process *launch.Task) outcome {
 		defer cancel()
 		go t.checkpoints.run(life)
 	}
+	if why, leaving := t.member.leaving(); leaving {
+		// An earlier process of the plugin had begun to end it: whatever it exits with now, it has not finished.
+		return t.endProcess(ctx, process, exits, cause{err: errors.New(why), why: why, orderly: true})
+	}
 	end, cause := t.watch(ctx, exits)
 	if cause != nil {
 		return t.endProcess(ctx, process, exits, *cause)
@@ -160,11 +164,11 @@ func (t *task) watch(ctx context.Context, exits <-chan exited) (exited, *cause) 
 			found = &cause{why: "stopped on request", orderly: true}
 		case why, ok := <-t.closing:
 			if ok {
-				t.abort(why)
+				t.hearClosing(why)
 				found = &cause{err: fmt.Errorf("%w: its slots are closing: %s", errGangOver, why), why: "its slot is closing: " + why, orderly: true}
 			}
-		case run := <-t.runs:
-			if run.Phase == ledger.RunFailed {
+		case t.lastRun = <-t.runs:
+			if run := t.lastRun; run.Phase == ledger.RunFailed {
 				found = &cause{err: fmt.Errorf("%w: %s", errGangOver, run.Why), why: "its gang ended: " + run.Why, orderly: run.Orderly}
 			}
 		}
@@ -172,7 +176,7 @@ func (t *task) watch(ctx context.Context, exits <-chan exited) (exited, *cause) 
 			continue
 		}
 		select {
-		case end := <-exits: // it was faster
+		case end := <-exits: // it was faster; the exit barrier comes back to what was found
 			return end, nil
 		default:
 			return exited{}, found
@@ -278,30 +282,36 @@ func (t *task) awaitOthers(ctx context.Context) outcome {
 	stopped := func(err error) outcome {
 		return outcome{result: drivers.ExitResult{ExitCode: 1, Err: err}, state: ledger.MemberStopped, why: err.Error()}
 	}
-	var closing error
-	verdict := make(<-chan time.Time)
+	var verdict <-chan time.Time
 	for {
+		switch t.lastRun.Phase {
+		case ledger.RunSucceeded:
+			return outcome{state: ledger.MemberSucceeded}
+		case ledger.RunFailed:
+			return stopped(fmt.Errorf("%w after this member had finished: %s", errGangOver, t.lastRun.Why))
+		case ledger.RunGathering, ledger.RunRunning:
+		}
+		if t.closes != nil && verdict == nil {
+			verdict = time.After(verdictPatience)
+		}
 		select {
 		case <-ctx.Done():
 			return outcome{}
-		case run := <-t.runs:
-			switch run.Phase {
-			case ledger.RunSucceeded:
-				return outcome{state: ledger.MemberSucceeded}
-			case ledger.RunFailed:
-				return stopped(fmt.Errorf("%w after this member had finished: %s", errGangOver, run.Why))
-			case ledger.RunGathering, ledger.RunRunning:
-			}
+		case t.lastRun = <-t.runs:
 		case why, ok := <-t.closing:
 			if ok {
-				closing = fmt.Errorf("%w after this member had finished: its slots are closing: %s", errGangOver, why)
-				t.abort(why)
-				verdict = time.After(verdictPatience)
+				t.hearClosing(why)
 			}
 		case <-verdict:
-			return stopped(closing)
+			return stopped(fmt.Errorf("%w after this member had finished: its slots are closing: %s", errGangOver, *t.closes))
 		case <-t.stopped:
 			return stopped(errors.New("stopped on request before all members of the gang had finished"))
 		}
 	}
+}
+
+// hearClosing notes that the slot is closing, which is told once.
+func (t *task) hearClosing(why string) {
+	t.closes = &why
+	t.abort(why)
 }

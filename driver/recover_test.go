@@ -4,6 +4,7 @@
 package driver
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +15,8 @@ import (
 	"github.com/hashicorp/nomad/plugins/drivers"
 	"github.com/shoenig/test/must"
 
+	"github.com/nomad-muster/muster/driver/gang"
+	"github.com/nomad-muster/muster/driver/launch"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -211,4 +214,70 @@ func TestWaitTaskDeliversOnceToEachCaller(t *testing.T) {
 		_, more := <-results
 		must.False(t, more)
 	}
+}
+
+// A member that was being ended ends so, whatever its process makes of the signal: leaving well is not success.
+func TestRecoverWhileEnding(t *testing.T) {
+	w := newWorld(t, 1)
+	task := w.client(0).start(`trap 'touch asked; while [ ! -e go ]; do sleep 0.05; done; exit 0' TERM; ` + untilGo)
+	task.everHas("started")
+	pid := pidOf(t, task)
+	eventually(t, "it says that it runs", func() bool { return w.member(0).State == ledger.MemberRunning })
+	over := w.outage()
+	go func() { _ = task.StopTask(task.cfg.ID, patience, "") }()
+	task.everHas("asked")
+	task.kill()
+	task.touch("go")
+	eventually(t, "the process has ended", func() bool { return syscall.Kill(pid, 0) != nil })
+	task.startPlugin()
+	must.NoError(t, task.recover())
+	must.False(t, task.wait().Successful())
+	over()
+	eventually(t, "the ledger says so", func() bool { return w.run().Phase == ledger.RunFailed })
+	w.noClaims()
+}
+
+// A Consul that is slow to answer does not hold up the recovery of a task whose process runs.
+func TestRecoverWithASlowLedger(t *testing.T) {
+	w := newWorld(t, 1)
+	task := w.client(0).start(untilGo)
+	task.everHas("started")
+	pidOf(t, task)
+	w.wrap = func(l Ledger) Ledger { return hangingGang{l} }
+	task.restart()
+	must.NoError(t, task.recover())
+	task.touch("go")
+	must.True(t, task.wait().Successful())
+}
+
+type hangingGang struct{ Ledger }
+
+func (hangingGang) GetGang(ctx context.Context, _ string) (ledger.Versioned[ledger.Gang], error) {
+	<-ctx.Done()
+	return ledger.Versioned[ledger.Gang]{}, ctx.Err()
+}
+
+// A start that took too long was given up, and the process came up after all.
+func TestAProcessThatNobodyWantsEndsBeforeTheClaim(t *testing.T) {
+	w := newWorld(t, 1)
+	c := w.client(0)
+	dir := taskDir(c.stateDir, "a")
+	must.NoError(t, os.MkdirAll(processDir(dir), 0o700))
+	process, err := launch.Start(t.Context(), processDir(dir), launch.Spec{
+		Name: "unwanted-" + strconv.Itoa(os.Getpid()), Command: "/bin/sleep", Args: []string{"600"}, Dir: "/", Limits: launch.Limits{Parent: "muster-test"},
+	})
+	must.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must.NoError(t, c.plugin.clear(ctx, w.ledger, dir, gang.Seat{Gang: gangName, Reservation: reservation, Node: node(0)}, c.plugin.logger))
+	must.Error(t, syscall.Kill(process.State().Main, 0))
+}
+
+func TestSweepRemovesWhatNeverBecameATask(t *testing.T) {
+	w := newWorld(t, 1)
+	c := w.client(0)
+	dir := taskDir(c.stateDir, "a")
+	must.NoError(t, os.MkdirAll(processDir(dir), 0o700))
+	c.plugin.sweep(t.Context())
+	must.False(t, exists(dir))
 }

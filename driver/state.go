@@ -155,16 +155,3 @@ func load[T any](path string) (T, error) {
 	}
 	return value, nil
 }
-
-// bootID reads the ID of this boot, as the device plugin has published it.
-func bootID(file string) (string, error) {
-	data, err := os.ReadFile(file)
-	id := strings.TrimSpace(string(data))
-	if err == nil && id == "" {
-		err = errors.New("it is empty")
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading this boot's ID from %s: %w", file, err)
-	}
-	return id, nil
-}

@@ -6,6 +6,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/nomad-muster/muster/driver/gang"
@@ -49,7 +50,9 @@ func (p *Plugin) sweep(ctx context.Context) {
 	p.mu.Unlock()
 	for _, dir := range dirs {
 		saved, err := loadTask(dir)
-		if err == nil && p.adopt(dir, saved.Seat) {
+		if errors.Is(err, os.ErrNotExist) {
+			err = p.removeUnlessTask(dir)
+		} else if err == nil && p.adopt(dir, saved.Seat) {
 			err = p.clear(ctx, l, dir, saved.Seat, p.logger)
 			p.mu.Lock()
 			delete(p.care, dir)
@@ -61,14 +64,29 @@ func (p *Plugin) sweep(ctx context.Context) {
 	}
 }
 
-// adopt takes a directory into care if nobody has, and nothing of its task runs.
-func (p *Plugin) adopt(dir string, seat gang.Seat) bool {
+// removeUnlessTask removes a directory whose making or removal was cut short.
+func (p *Plugin) removeUnlessTask(dir string) error {
+	p.mu.Lock() // StartTask may be making it
+	defer p.mu.Unlock()
+	if _, err := loadTask(dir); !errors.Is(err, os.ErrNotExist) || !idle(dir) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// idle says that nothing of a directory's task runs, as far as its supervisor knows.
+func idle(dir string) bool {
 	process, err := launch.Attach(processDir(dir))
 	if err == nil {
-		if _, err := process.Exit(); err != nil {
-			return false
-		}
-	} else if !errors.Is(err, launch.ErrNotStarted) && !errors.Is(err, launch.ErrLost) {
+		_, err = process.Exit()
+		return err == nil
+	}
+	return errors.Is(err, launch.ErrNotStarted) || errors.Is(err, launch.ErrLost)
+}
+
+// adopt takes a directory into care if nobody has, and nothing of its task runs.
+func (p *Plugin) adopt(dir string, seat gang.Seat) bool {
+	if !idle(dir) {
 		return false
 	}
 	p.mu.Lock()

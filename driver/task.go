@@ -32,13 +32,16 @@ type task struct {
 	seat     gang.Seat
 	trouble  *trouble
 
-	member      *member      // nil until the slot is claimed
-	leader      *gang.Leader // of rank 0 only
+	claiming    chan struct{} // closed while no request for the claim is on its way
+	member      *member       // nil until the slot is claimed
+	leader      *gang.Leader  // of rank 0 only
 	placements  []ledger.Placement
 	masterPort  int           // that the grant proposes
 	checkpoints *checkpointer // nil: none are declared, or the process does not run
 	runs        <-chan ledger.Run
 	closing     <-chan string
+	lastRun     ledger.Run // as last heard, while the process runs or others are waited for
+	closes      *string    // why the slot closes, once it was heard
 
 	stopped chan struct{} // closed at the first order to stop
 	done    chan struct{} // closed when result is set
@@ -60,8 +63,9 @@ func newTask(p *Plugin, dir string, saved savedTask) (*task, error) {
 	t := &task{
 		plugin: p, settings: p.settings, ledger: p.ledger, cfg: cfg, opts: opts, dir: dir, begun: saved.Started, seat: saved.Seat,
 		logger:  p.logger.With("alloc_id", cfg.AllocID, "task_name", cfg.Name, "gang", saved.Seat.Gang, "rank", saved.Seat.Rank),
-		stopped: make(chan struct{}), done: make(chan struct{}), ordered: make(chan struct{}),
+		stopped: make(chan struct{}), done: make(chan struct{}), ordered: make(chan struct{}), claiming: make(chan struct{}),
 	}
+	close(t.claiming)
 	t.trouble = newTrouble(t.logger, t.tell)
 	return t, nil
 }

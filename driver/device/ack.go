@@ -29,7 +29,7 @@ func (e *engine) acknowledge(ctx context.Context) {
 		pause := e.pace.watch
 		if w.name == ownName && w.read {
 			pause = a.look(ctx, w)
-			w, changed = e.world.get()
+			w, _ = e.world.get() // what has changed since the look is to be looked at
 			err := a.say(ctx, w)
 			e.ledgerAnswered(ctx, "acknowledgement", err)
 			if err != nil {
@@ -69,8 +69,8 @@ func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
 	return spread(a.pace.foreign)
 }
 
-// gather asks NVML, the ledger and Nomad. Claims are read anew: one that was made just before the slot closed may not
-// have arrived with the watch yet.
+// gather asks the ledger, Nomad and NVML, in this order: first for those who may still start processes, then for the
+// processes. Claims are read anew: one that was made just before the slot closed may not have arrived with the watch yet.
 func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 	var uuids []string
 	for _, s := range w.table.Slots {
@@ -78,8 +78,7 @@ func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 			uuids = append(uuids, s.GPUs...)
 		}
 	}
-	seen := evidence{processes: a.processesOn(uuids)}
-	seen.names = processNames(a.set.ProcRoot, seen.processes)
+	var seen evidence
 	claims, _, err := a.books.WatchClaims(ctx, w.self.node, 0, 0)
 	a.ledgerAnswered(ctx, "claims of closing slots", err)
 	seen.claims, seen.claimsErr = claimsOf(claims), err
@@ -92,6 +91,8 @@ func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 	} else {
 		a.once.clear("allocations", "the Nomad agent answers for this node's allocations again")
 	}
+	seen.processes = a.processesOn(uuids)
+	seen.names = processNames(a.set.ProcRoot, seen.processes)
 	return seen
 }
 

@@ -14,6 +14,8 @@ import (
 	nomadapi "github.com/hashicorp/nomad/api"
 
 	"github.com/hashicorp/go-sockaddr"
+
+	"github.com/nomad-muster/muster/driver/pluginconf"
 )
 
 // agent is what the plugin needs of the local Nomad agent.
@@ -41,6 +43,7 @@ type allocation struct {
 	jobCreated  uint64 // CreateIndex of its job; 0: not known
 	created     uint64 // its own CreateIndex
 	ended       bool   // its client says that it is over
+	succeeded   bool   // it has ended well, by itself
 	forgotten   bool   // Nomad gave it up without its client's word: only processes tell
 	stopping    bool   // Nomad is ending it, or will not start it
 	instanceIDs map[string][]string
@@ -62,23 +65,17 @@ type nomadAgent struct{ client *nomadapi.Client }
 func newNomadAgent(c NomadConfig) (nomadAgent, error) {
 	config := nomadapi.DefaultConfig()
 	config.Namespace = "" // of whoever started the agent; nothing here has one
-	override(&config.Address, c.Address)
-	override(&config.SecretID, c.Token)
-	override(&config.TLSConfig.CACert, c.CAFile)
-	override(&config.TLSConfig.ClientCert, c.CertFile)
-	override(&config.TLSConfig.ClientKey, c.KeyFile)
-	override(&config.TLSConfig.TLSServerName, c.TLSServerName)
+	pluginconf.Override(&config.Address, c.Address)
+	pluginconf.Override(&config.SecretID, c.Token)
+	pluginconf.Override(&config.TLSConfig.CACert, c.CAFile)
+	pluginconf.Override(&config.TLSConfig.ClientCert, c.CertFile)
+	pluginconf.Override(&config.TLSConfig.ClientKey, c.KeyFile)
+	pluginconf.Override(&config.TLSConfig.TLSServerName, c.TLSServerName)
 	client, err := nomadapi.NewClient(config)
 	if err != nil {
 		return nomadAgent{}, fmt.Errorf("nomad: %w", err)
 	}
 	return nomadAgent{client: client}, nil
-}
-
-func override(value *string, with string) {
-	if with != "" {
-		*value = with
-	}
 }
 
 // Self implements agent.
@@ -147,6 +144,7 @@ func allocationOf(a *nomadapi.Allocation) allocation {
 	out := allocation{
 		id: a.ID, namespace: a.Namespace, job: a.JobID, group: a.TaskGroup, created: a.CreateIndex,
 		ended:       a.ClientStatus == nomadapi.AllocClientStatusComplete || a.ClientStatus == nomadapi.AllocClientStatusFailed,
+		succeeded:   a.ClientStatus == nomadapi.AllocClientStatusComplete && a.DesiredStatus == nomadapi.AllocDesiredStatusRun,
 		forgotten:   a.ClientStatus == nomadapi.AllocClientStatusLost,
 		stopping:    a.DesiredStatus != nomadapi.AllocDesiredStatusRun,
 		instanceIDs: map[string][]string{},

@@ -4,13 +4,12 @@
 package device
 
 import (
-	"errors"
-	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/plugins/shared/hclspec"
+
+	"github.com/nomad-muster/muster/driver/pluginconf"
 )
 
 // Config is the plugin's block in the Nomad agent's configuration, as Nomad hands it over.
@@ -28,20 +27,8 @@ type Config struct {
 	Topology          map[string]string `codec:"topology"`
 	Address           string            `codec:"address"`
 	FingerprintPeriod string            `codec:"fingerprint_period"`
-	Consul            ConsulConfig      `codec:"consul"`
+	Consul            pluginconf.Consul `codec:"consul"`
 	Nomad             NomadConfig       `codec:"nomad"`
-}
-
-// ConsulConfig says how to reach Consul. What is empty comes from the CONSUL_* variables, then from Consul's defaults.
-type ConsulConfig struct {
-	Address       string `codec:"address"`
-	Token         string `codec:"token"`
-	TokenFile     string `codec:"token_file"`
-	Datacenter    string `codec:"datacenter"`
-	CAFile        string `codec:"ca_file"`
-	CertFile      string `codec:"cert_file"`
-	KeyFile       string `codec:"key_file"`
-	TLSServerName string `codec:"tls_server_name"`
 }
 
 // NomadConfig says how to reach the local Nomad agent. What is empty comes from the NOMAD_* variables, then from Nomad's
@@ -59,53 +46,33 @@ type NomadConfig struct {
 func configSpec() *hclspec.Spec {
 	return hclspec.NewObject(map[string]*hclspec.Spec{
 		// Offer and publish this node's GPUs at all.
-		"enabled": hclspec.NewDefault(hclspec.NewAttr("enabled", "bool", false), hclspec.NewLiteral("true")),
+		"enabled": pluginconf.Enabled(),
 		// Name of this node in the ledger; empty: the local Nomad agent's node name.
-		"node": stringOption("node", ""),
+		"node": pluginconf.String("node", ""),
 		// The Nomad region, which is part of the ledger's keys.
-		"region": stringOption("region", "global"),
+		"region": pluginconf.String("region", "global"),
 		// Where the plugin keeps its last slot table and the host files of slots. Survives reboots.
-		"state_dir": stringOption("state_dir", "/var/lib/muster/device"),
+		"state_dir": pluginconf.String("state_dir", "/var/lib/muster/device"),
 		// Where device nodes are.
-		"dev_root": stringOption("dev_root", "/dev"),
+		"dev_root": pluginconf.String("dev_root", "/dev"),
 		// Where the kernel's process information is; used to name the processes that keep a GPU busy.
-		"proc_root": stringOption("proc_root", "/proc"),
+		"proc_root": pluginconf.String("proc_root", "/proc"),
 		// Files that tell this machine, and this boot of it, from others.
-		"machine_id_file": stringOption("machine_id_file", "/etc/machine-id"),
-		"boot_id_file":    stringOption("boot_id_file", "/proc/sys/kernel/random/boot_id"),
+		"machine_id_file": pluginconf.String("machine_id_file", "/etc/machine-id"),
+		"boot_id_file":    pluginconf.String("boot_id_file", "/proc/sys/kernel/random/boot_id"),
 		// Path of libnvidia-ml.so.1; empty: the loader finds it.
-		"nvml_library": stringOption("nvml_library", ""),
+		"nvml_library": pluginconf.String("nvml_library", ""),
 		// GPUs that Muster leaves to ordinary jobs, by UUID or by NVML index.
 		"unmanaged": hclspec.NewAttr("unmanaged", "list(string)", false),
 		// This node's label at each level of the placer's topology, for example rack = "r1".
 		"topology": hclspec.NewBlockAttrs("topology", "string", false),
 		// Where other members reach this node; empty: the address that the Nomad agent advertises, else a private one.
-		"address": stringOption("address", ""),
+		"address": pluginconf.String("address", ""),
 		// How often GPUs and their health are read; events come in between.
-		"fingerprint_period": stringOption("fingerprint_period", "5s"),
-		"consul": hclspec.NewBlock("consul", false, hclspec.NewObject(map[string]*hclspec.Spec{
-			"address":         hclspec.NewAttr("address", "string", false),
-			"token":           hclspec.NewAttr("token", "string", false),
-			"token_file":      hclspec.NewAttr("token_file", "string", false),
-			"datacenter":      hclspec.NewAttr("datacenter", "string", false),
-			"ca_file":         hclspec.NewAttr("ca_file", "string", false),
-			"cert_file":       hclspec.NewAttr("cert_file", "string", false),
-			"key_file":        hclspec.NewAttr("key_file", "string", false),
-			"tls_server_name": hclspec.NewAttr("tls_server_name", "string", false),
-		})),
-		"nomad": hclspec.NewBlock("nomad", false, hclspec.NewObject(map[string]*hclspec.Spec{
-			"address":         hclspec.NewAttr("address", "string", false),
-			"token":           hclspec.NewAttr("token", "string", false),
-			"ca_file":         hclspec.NewAttr("ca_file", "string", false),
-			"cert_file":       hclspec.NewAttr("cert_file", "string", false),
-			"key_file":        hclspec.NewAttr("key_file", "string", false),
-			"tls_server_name": hclspec.NewAttr("tls_server_name", "string", false),
-		})),
+		"fingerprint_period": pluginconf.String("fingerprint_period", "5s"),
+		"consul":             pluginconf.ConsulBlock(),
+		"nomad":              pluginconf.Strings("nomad", "address", "token", "ca_file", "cert_file", "key_file", "tls_server_name"),
 	})
-}
-
-func stringOption(name, otherwise string) *hclspec.Spec {
-	return hclspec.NewDefault(hclspec.NewAttr(name, "string", false), hclspec.NewLiteral(fmt.Sprintf("%q", otherwise)))
 }
 
 // settings are a checked Config.
@@ -124,29 +91,18 @@ func (c Config) check() (settings, error) {
 		{"machine_id_file", c.MachineIDFile},
 		{"boot_id_file", c.BootIDFile},
 	} {
-		if !filepath.IsAbs(path.value) {
-			return s, fmt.Errorf("%s = %q: give an absolute path", path.name, path.value)
+		if err := pluginconf.Path(path.name, path.value); err != nil {
+			return s, err
 		}
 	}
-	if c.Region == "" {
-		return s, errors.New(`region is empty: give the Nomad agent's region ("global" is Nomad's default)`)
+	if err := pluginconf.Region(c.Region); err != nil {
+		return s, err
 	}
 	var err error
-	if s.fingerprintPeriod, err = duration("fingerprint_period", c.FingerprintPeriod, 100*time.Millisecond); err != nil {
+	if s.fingerprintPeriod, err = pluginconf.Duration("fingerprint_period", c.FingerprintPeriod, 100*time.Millisecond); err != nil {
 		return s, err
 	}
 	return s, nil
-}
-
-func duration(name, text string, least time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
-	}
-	if d < least {
-		return 0, fmt.Errorf("%s = %q: give at least %s", name, text, least)
-	}
-	return d, nil
 }
 
 // describe lists the effective configuration for the log, in a fixed order and without secrets.
@@ -156,19 +112,10 @@ func (s settings) describe() []any {
 		levels = append(levels, level+"="+label)
 	}
 	slices.Sort(levels)
-	return []any{
+	return slices.Concat([]any{
 		"node", s.Node, "region", s.Region, "state_dir", s.StateDir, "dev_root", s.DevRoot, "proc_root", s.ProcRoot,
 		"machine_id_file", s.MachineIDFile, "boot_id_file", s.BootIDFile, "nvml_library", s.NVMLLibrary,
 		"unmanaged", s.Unmanaged, "topology", levels, "address", s.Address,
 		"fingerprint_period", s.fingerprintPeriod.String(),
-		"consul_address", s.Consul.Address, "consul_token", given(s.Consul.Token), "consul_token_file", s.Consul.TokenFile,
-		"nomad_address", s.Nomad.Address, "nomad_token", given(s.Nomad.Token),
-	}
-}
-
-func given(secret string) string {
-	if secret == "" {
-		return "not given"
-	}
-	return "given"
+	}, s.Consul.Describe(), []any{"nomad_address", s.Nomad.Address, "nomad_token", pluginconf.Given(s.Nomad.Token)})
 }

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	consulapi "github.com/hashicorp/consul/api"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-muster/muster/driver/pluginconf"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -46,21 +46,9 @@ type links struct {
 
 // connect makes the clients. Nothing is asked of anybody yet.
 func connect(s settings) (links, error) {
-	config := consulapi.DefaultConfig()
-	override(&config.Address, s.Consul.Address)
-	override(&config.Token, s.Consul.Token)
-	override(&config.TokenFile, s.Consul.TokenFile)
-	override(&config.Datacenter, s.Consul.Datacenter)
-	override(&config.TLSConfig.CAFile, s.Consul.CAFile)
-	override(&config.TLSConfig.CertFile, s.Consul.CertFile)
-	override(&config.TLSConfig.KeyFile, s.Consul.KeyFile)
-	override(&config.TLSConfig.Address, s.Consul.TLSServerName)
-	if s.Consul.Token != "" {
-		config.TokenFile = "" // the file would win over it, even one that comes from the environment
-	}
-	consul, err := consulapi.NewClient(config)
+	consul, err := s.Consul.Client()
 	if err != nil {
-		return links{}, fmt.Errorf("consul: %w", err)
+		return links{}, err
 	}
 	nomad, err := newNomadAgent(s.Nomad)
 	if err != nil {
@@ -89,10 +77,10 @@ type engine struct {
 func newEngine(log hclog.Logger, set settings, ways links, open Opener, p pace) (*engine, error) {
 	var w world
 	var err error
-	if w.self.machineID, err = readID(set.MachineIDFile); err != nil {
+	if w.self.machineID, err = pluginconf.ReadID(set.MachineIDFile); err != nil {
 		return nil, fmt.Errorf("machine_id_file: %w", err)
 	}
-	if w.self.bootID, err = readID(set.BootIDFile); err != nil {
+	if w.self.bootID, err = pluginconf.ReadID(set.BootIDFile); err != nil {
 		return nil, fmt.Errorf("boot_id_file: %w", err)
 	}
 	e := &engine{
@@ -168,8 +156,8 @@ func (e *engine) askIdentity(ctx context.Context) (self, error) {
 		return self{}, err
 	}
 	who := self{node: answer.node, nodeID: answer.nodeID, address: answer.address}
-	override(&who.node, e.set.Node)
-	override(&who.address, e.set.Address)
+	pluginconf.Override(&who.node, e.set.Node)
+	pluginconf.Override(&who.address, e.set.Address)
 	if who.address == "" {
 		who.address, err = privateAddress()
 	}

@@ -44,6 +44,14 @@ func holderOf(ids []string, allocs []allocation) (holder allocation, task string
 	return holder, task, found
 }
 
+// hasSucceeded says whether a task on these instance IDs has done its work. Nomad forgets that when the group has
+// max_client_disconnect, and may place the member again: it must not run a second time beside the others.
+func hasSucceeded(ids []string, allocs []allocation) bool {
+	return slices.ContainsFunc(allocs, func(a allocation) bool {
+		return a.succeeded && a.uses(func(id string) bool { return slices.Contains(ids, id) })
+	})
+}
+
 // finished are the claims to end now, of those that no driver looks after: claims of an earlier boot, claims that Reserve
 // wrote, and claims that a ledger that was set back still has although their driver has ended them. A claim ends when
 // its allocation has ended, or Nomad has forgotten it, and no process is on the GPUs. Ending the task of another driver

@@ -6,7 +6,6 @@ package device
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -251,17 +250,4 @@ func processNames(procRoot string, users map[string][]gpu.Process) map[int]strin
 		}
 	}
 	return names
-}
-
-// readID reads a file that holds one identifier.
-func readID(path string) (string, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	id := strings.TrimSpace(string(data))
-	if id == "" {
-		return "", fmt.Errorf("%s is empty", path)
-	}
-	return id, nil
 }

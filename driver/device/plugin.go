@@ -278,6 +278,9 @@ func (e *engine) claim(ctx context.Context, w world, slot ledger.Slot, ids []str
 	if err != nil {
 		return err
 	}
+	if hasSucceeded(ids, allocs) {
+		return errors.New("its member has finished already, and waits only for the end of its gang")
+	}
 	holder, task, found := holderOf(ids, allocs)
 	if !found {
 		return fmt.Errorf("the Nomad agent knows no allocation that is to start on these GPUs (does the plugin's Nomad token have read-job in namespace %s?)", slot.Owner.Namespace)

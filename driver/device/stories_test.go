@@ -103,6 +103,13 @@ func TestATaskOfAnotherDriver(t *testing.T) {
 	must.Less(t, 2*time.Second, time.Since(began))
 	n.outage(false)
 
+	done := place("a9", s, nomadapi.AllocClientStatusComplete)
+	done.DesiredStatus = nomadapi.AllocDesiredStatusRun
+	n.agent.set(func(f *fakeAgent) { f.allocs = append(f.allocs, done) })
+	_, err = n.plugin.Reserve(instanceIDs(s))
+	must.EqError(t, err, "slot train.1 can't be claimed for a task of driver docker: its member has finished already, and waits only for the end of its gang")
+	n.agent.set(func(f *fakeAgent) { f.allocs = f.allocs[:1] })
+
 	for range 2 { // it may be called again
 		_, err = n.plugin.Reserve(instanceIDs(s))
 		must.NoError(t, err)

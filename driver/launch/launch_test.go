@@ -420,3 +420,69 @@ func TestStateOfAnEarlierBoot(t *testing.T) {
 	must.ErrorIs(t, err, ErrLost)
 	must.NoError(t, task.Gone(within(t)))
 }
+
+func TestKillWithoutTheSupervisorsHelp(t *testing.T) {
+	task := start(t, shell(t, `sleep 600 & wait`))
+	must.NoError(t, os.Remove(filepath.Join(task.dir, socketFile)))
+	must.NoError(t, task.Kill(within(t)))
+	exit, err := task.Wait(within(t))
+	must.NoError(t, err)
+	must.Eq(t, int(syscall.SIGKILL), exit.Signal)
+	must.NoError(t, task.Gone(within(t)))
+}
+
+// A plugin that was restarted in the middle of a start finds the supervisor that is on its way.
+func TestStartedTwiceAtOnce(t *testing.T) {
+	spec, dir := shell(t, `sleep 600`), t.TempDir()
+	type answer struct {
+		task *Task
+		err  error
+	}
+	answers := make(chan answer)
+	for range 4 {
+		go func() {
+			task, err := Start(within(t), dir, spec)
+			answers <- answer{task, err}
+		}()
+	}
+	var tasks []*Task
+	for range 4 {
+		a := <-answers
+		must.NoError(t, a.err)
+		tasks = append(tasks, a.task)
+	}
+	for _, task := range tasks {
+		must.Eq(t, tasks[0].State().Main, task.State().Main)
+	}
+	must.NoError(t, tasks[0].Kill(within(t)))
+	must.NoError(t, tasks[0].Gone(within(t)))
+}
+
+// Nomad's agent is commonly protected from the kernel's out-of-memory killer, and what protects it is inherited.
+func TestOutOfMemoryScoreIsNotInherited(t *testing.T) {
+	own, err := os.ReadFile("/proc/self/oom_score_adj")
+	must.NoError(t, err)
+	must.NoError(t, os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)) // to lower it takes a privilege
+	t.Cleanup(func() { must.NoError(t, os.WriteFile("/proc/self/oom_score_adj", bytes.TrimSpace(own), 0)) })
+	spec := shell(t, `cat /proc/self/oom_score_adj`)
+	task := start(t, spec)
+	_, err = task.Wait(within(t))
+	must.NoError(t, err)
+	must.Eq(t, "0\n", output(t, spec.Stdout))
+}
+
+// The directory of the log pipes is open to the tasks of an allocation, and the supervisor is root.
+func TestOutputFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	must.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), nil, 0o600))
+	must.NoError(t, os.Symlink("secret", filepath.Join(dir, "out")))
+	_, err := openLog(filepath.Join(dir, "out"))
+	must.ErrorIs(t, err, syscall.ELOOP)
+}
+
+func TestASessionOfAnotherProcessIsNotOurs(t *testing.T) {
+	all := []proc.Process{{PID: 7, Session: 7, StartTicks: 50}, {PID: 8, Session: 7}, {PID: 9, Session: 9}}
+	must.Len(t, 2, session(all, 7, 50))
+	must.SliceEmpty(t, session(all, 7, 40), must.Sprint("the PID was given out again"))
+	must.Len(t, 1, session(all[1:], 7, 40), must.Sprint("the leader has ended, so its PID is still taken by its session"))
+}

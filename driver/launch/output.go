@@ -44,12 +44,12 @@ func openRelay(path string) (*relay, *os.File, error) {
 }
 
 // openLog opens a log pipe for reading too: the pipe then always has a reader, and what was written stays in it while
-// the agent is away.
+// the agent is away. Tasks may write to its directory, so that a link in its place is not followed.
 func openLog(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_APPEND, 0)
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_APPEND|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening log pipe %s: %w", path, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -143,5 +144,5 @@ func bootID() string {
 	if err != nil {
 		return ""
 	}
-	return string(id[:len(id)-1])
+	return strings.TrimSpace(string(id))
 }

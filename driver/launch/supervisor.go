@@ -100,6 +100,11 @@ func (s *supervisor) start() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming the parent of the task's orphans: %w", err)
 	}
+	// The task inherits ours, and ours is the agent's, which is commonly protected: then nothing would end a task that
+	// uses up the memory.
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0); err != nil {
+		s.state.Notes = append(s.state.Notes, fmt.Sprintf("the task has the agent's protection from the kernel's out-of-memory killer: %v", err))
+	}
 	s.joinOwnGroup()
 	var notes []string
 	if s.group, notes, err = createGroup(spec.Name, spec.Limits); err != nil {
@@ -128,6 +133,16 @@ func lock(dir string) error {
 		return fmt.Errorf("the task has a supervisor already: %w", err)
 	}
 	return nil
+}
+
+// locked says whether a directory has a supervisor.
+func locked(dir string) bool {
+	fd, err := unix.Open(filepath.Join(dir, lockFile), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
 // joinOwnGroup leaves the cgroup of Nomad's agent, which may be killed as a whole. All supervisors share one.

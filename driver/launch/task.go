@@ -51,13 +51,18 @@ func Start(ctx context.Context, dir string, spec Spec) (*Task, error) {
 		return nil, err
 	}
 	state, err := spawn(ctx, dir)
-	if err != nil {
+	if err == nil {
+		return &Task{dir: dir, state: state}, nil
+	}
+	for deadline := time.Now().Add(startPatience); ; {
 		if found, attachErr := Attach(dir); attachErr == nil {
 			return found, nil
 		}
-		return nil, err
+		// An earlier call's supervisor may still be on its way to start the command.
+		if !locked(dir) || time.Now().After(deadline) || pause(ctx) != nil {
+			return nil, err
+		}
 	}
-	return &Task{dir: dir, state: state}, nil
 }
 
 // spawn starts the supervisor and waits for its report.
@@ -159,14 +164,15 @@ func (t *Task) Wait(ctx context.Context) (Exit, error) {
 		} else if !alive {
 			return Exit{}, ErrLost
 		}
-		if err := pause(ctx, pollInterval); err != nil {
+		if err := pause(ctx); err != nil {
 			return Exit{}, err
 		}
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
+// pause waits between two looks.
+func pause(ctx context.Context) error {
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -183,7 +189,7 @@ func (t *Task) Gone(ctx context.Context) error {
 		if !t.supervised() {
 			t.reap()
 		}
-		if err := pause(ctx, pollInterval); err != nil {
+		if err := pause(ctx); err != nil {
 			return err
 		}
 	}
@@ -200,8 +206,8 @@ func (t *Task) gone() bool {
 	return !t.supervised() && len(t.leftovers()) == 0
 }
 
-// leftovers are the processes that outlived their supervisor: those in the cgroup, or in the command's session where
-// there was no cgroup.
+// leftovers are the processes that a supervisor which is of no use has left: those in the cgroup, or in the command's
+// session where there is no cgroup.
 func (t *Task) leftovers() []proc.Process {
 	if t.state.BootID != bootID() {
 		return nil
@@ -213,11 +219,7 @@ func (t *Task) leftovers() []proc.Process {
 			left = proc.Some(pids)
 		}
 	} else if all, err := proc.All(); err == nil {
-		for _, p := range all {
-			if p.Session == t.state.Main {
-				left = append(left, p)
-			}
-		}
+		left = session(all, t.state.Main, t.state.MainTicks)
 	}
 	alive := left[:0]
 	for _, p := range left {
@@ -228,7 +230,21 @@ func (t *Task) leftovers() []proc.Process {
 	return alive
 }
 
-// reap ends what outlived the supervisor, once.
+// session picks the processes of the session that a process began, unless its PID is another's by now.
+func session(all []proc.Process, leader int, ticks uint64) []proc.Process {
+	var members []proc.Process
+	for _, p := range all {
+		if p.PID == leader && p.StartTicks != ticks {
+			return nil
+		}
+		if p.Session == leader {
+			members = append(members, p)
+		}
+	}
+	return members
+}
+
+// reap ends what the supervisor does not, once.
 func (t *Task) reap() {
 	for _, p := range t.leftovers() {
 		_ = unix.Kill(p.PID, unix.SIGKILL)
@@ -243,7 +259,7 @@ func (t *Task) removeGroup(ctx context.Context) {
 	}
 	g, err := openGroup(t.state.Cgroups)
 	for range 10 {
-		if err != nil || g.remove() == nil || pause(ctx, pollInterval) != nil {
+		if err != nil || g.remove() == nil || pause(ctx) != nil {
 			return
 		}
 	}
@@ -256,14 +272,16 @@ func (t *Task) Signal(ctx context.Context, signal syscall.Signal, pids ...int) e
 	return err
 }
 
-// Kill sends SIGKILL to every process of the task. With a dead supervisor it does the same itself.
+// Kill sends SIGKILL to every process of the task. With a supervisor that is dead or does not answer it does the same
+// itself.
 func (t *Task) Kill(ctx context.Context) error {
-	if !t.supervised() {
-		t.reap()
-		return nil
+	if t.supervised() {
+		if _, err := t.ask(ctx, request{Op: opKill}, requestPatience); err == nil || ctx.Err() != nil {
+			return err
+		}
 	}
-	_, err := t.ask(ctx, request{Op: opKill}, requestPatience)
-	return err
+	t.reap()
+	return nil
 }
 
 // Processes lists the task's processes that live.

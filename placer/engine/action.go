@@ -23,6 +23,7 @@ const (
 	DeleteRun    Kind = "delete run"    // remove a run whose reservation is gone
 	Grant        Kind = "grant"         // give a gang all of its slots
 	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
+	Retire       Kind = "retire"        // stop the job of a finished gang, which Nomad would run again
 )
 
 // What a Put is about.
@@ -35,7 +36,7 @@ const (
 	putAgain   = "again"       // it was over, and its job wants to run again
 )
 
-// Action is one thing to do: one transaction, or one signal.
+// Action is one thing to do: one transaction, one signal, or one stop.
 type Action struct {
 	Kind    Kind
 	What    string                   // Put: what it is about; else words for the log
@@ -49,4 +50,5 @@ type Action struct {
 	Alloc   *nomad.Alloc             // Signal
 	Task    string                   // Signal
 	Signal  string                   // Signal
+	Job     *nomad.Job               // Retire
 }

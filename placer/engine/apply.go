@@ -18,7 +18,7 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
 	case Release:
 		return ledger.BuildRelease(s, a.Gang, a.Remove)
-	case Put, Delete, Refuse, ClearRefusal, MakeTable, DeleteRun, Signal:
+	case Put, Delete, Refuse, ClearRefusal, MakeTable, DeleteRun, Signal, Retire:
 	}
 	return ledger.Change{
 		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},

@@ -41,6 +41,10 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		l.memory.Signalled[a.Slot] = Signalled{At: l.Now(), Kill: a.Signal == sigkill}
 		l.Signal(ctx, a.Alloc, a.Task, a.Signal)
 		return nil
+	case Retire:
+		l.memory.Retired[a.Gang.Name] = l.Now()
+		l.Retire(ctx, a.Job)
+		return nil
 	case Release, Close, Put, Delete, Grant:
 	}
 	c, err := change(l.snapshot, a)
@@ -84,6 +88,8 @@ func (l *leader) logAction(a Action) {
 		l.Logger.Info("node is new", "node", a.Node)
 	case Signal:
 		l.Logger.Info("signal", "gang", g.Name, "rank", a.Slot.Rank, "alloc", a.Alloc.ID, "task", a.Task, "signal", a.Signal)
+	case Retire:
+		l.Logger.Info("ending the job of a finished gang, which Nomad would run again", "gang", g.Name, "job", a.Job.ID)
 	case DeleteRun:
 		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
 	}

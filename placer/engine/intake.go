@@ -38,10 +38,23 @@ func (r Rules) wants(v View) map[nomad.JobID]want {
 		w := want{job: job, name: gang.Name, spec: specOf(gang)}
 		if refusal := findings.Refusal(); refusal != "" {
 			w.refused = reason(WhySpec, refusal)
+		} else if w.tooLarge() {
+			w.refused = reason(WhyTooLarge, "the job has more groups and constraints than the ledger can hold for one gang; write fewer, or make two jobs of it")
 		}
 		wants[id] = w
 	}
 	return wants
+}
+
+// tooLarge says whether the ledger could not hold the gang's document with a reservation.
+func (w want) tooLarge() bool {
+	const surelySmall = 1024 // bytes of the texts that have no limit of their own; all else is short
+	if len(w.spec.Shape)+len(w.job.ID.ID) <= surelySmall {
+		return false
+	}
+	g := withSpec(newGang(w), w)
+	g.Reservation = &ledger.Grant{Shape: w.spec.Shape}
+	return ledger.CheckGangSize(g) != nil
 }
 
 // specOf turns what package jobspecs read into what the ledger keeps.
@@ -161,12 +174,26 @@ func (s step) known(id nomad.JobID) bool {
 // admitted is the first document of a gang. Its place in the queue is when Nomad got the job, so that it does not depend
 // on when a placer first saw it.
 func (s step) admitted(w want) ledger.Gang {
-	g := ledger.Gang{
-		Version: ledger.Version, Name: w.name, Namespace: w.job.ID.Namespace, Job: w.job.ID.ID,
-		CreateIndex: w.job.CreateIndex, State: ledger.GangWaiting, Since: s.now, Submitted: s.now,
-	}
+	g := newGang(w)
+	g.Since, g.Submitted = s.now, s.now
 	if at := w.job.SubmittedAt; !at.IsZero() && at.Before(s.now) {
 		g.Submitted = at
+	}
+	return withSpec(g, w)
+}
+
+func newGang(w want) ledger.Gang {
+	return ledger.Gang{
+		Version: ledger.Version, Name: w.name, Namespace: w.job.ID.Namespace, Job: w.job.ID.ID,
+		CreateIndex: w.job.CreateIndex, State: ledger.GangWaiting,
+	}
+}
+
+// anew is the document of a gang that waits, for a version of its job. What went wrong with another version is not held
+// against it.
+func anew(g ledger.Gang, w want) ledger.Gang {
+	if g.JobVersion != w.job.Version {
+		g.Attempts, g.NotBefore, g.Avoid = 0, nil, nil
 	}
 	return withSpec(g, w)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-muster/muster/jobspecs"
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/nomad"
 )
@@ -55,9 +56,7 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 	case w.refused != nil:
 		return s.drop(w.refused.Text, g)
 	case w.job.Version != g.JobVersion:
-		g = withSpec(g, w)
-		g.Attempts, g.NotBefore, g.Avoid = 0, nil, nil
-		return s.put(putVersion, g)
+		return s.put(putVersion, anew(g, w))
 	case longer(s.Memory.Dead, g.Name, deadFor, s.now):
 		g.State, g.Since = ledger.GangFailed, s.now
 		g.Why = reason(WhyDead, fmt.Sprintf("Nomad will place nothing more of job %s, and the gang has not finished; run the job again", g.Job))
@@ -99,6 +98,7 @@ func (s step) progress(g ledger.Gang, members []member) (Action, bool) {
 // mustClose says whether a gang that holds slots must give them up, and how its document looks then.
 func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, why string) (ledger.Gang, bool) {
 	if finished(members) {
+		g.JobVersion = workedOn(g, members)
 		return s.closing(g, ledger.GangFinished, resultFinished, reason(WhyFinished, "all members succeeded")), true
 	}
 	switch how {
@@ -131,6 +131,18 @@ func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, w
 // finished says whether every member has done its work.
 func finished(members []member) bool {
 	return len(members) > 0 && !slices.ContainsFunc(members, func(m member) bool { return !m.done() })
+}
+
+// workedOn is the job version whose work the members have done: of a newer one Nomad may have placed nothing yet, and
+// then it has yet to run.
+func workedOn(g ledger.Gang, members []member) uint64 {
+	version := g.JobVersion
+	for _, m := range members {
+		if a := m.alloc(); a != nil {
+			version = min(version, a.JobVersion)
+		}
+	}
+	return version
 }
 
 // loss finds the member for which a gang ends.
@@ -176,14 +188,16 @@ func (s step) overdue(g ledger.Gang, members []member) (ledger.Gang, bool) {
 	if longer(s.Memory.Granted, g.Reservation.ID, s.rules.PlacementDeadline, s.now) {
 		missing := slices.DeleteFunc(slices.Clone(members), func(m member) bool { return m.placed() || m.done() })
 		if len(missing) > 0 {
-			text := fmt.Sprintf("Nomad has placed no allocation on %s within %s", ranks(missing), plain(s.rules.PlacementDeadline))
+			text := fmt.Sprintf("Nomad has placed no allocation on %s within %s", ranks(missing), jobspecs.ShortDuration(s.rules.PlacementDeadline))
 			return s.closeAndWait(g, text, WhyNotStarted, nodesOf(missing)), true
 		}
 	}
 	if longer(s.Memory.Granted, g.Reservation.ID, s.rules.StartTimeout, s.now) {
 		missing := slices.DeleteFunc(slices.Clone(members), func(m member) bool { return m.claim != nil || m.done() })
-		text := fmt.Sprintf("%s did not start within %s", ranks(missing), plain(s.rules.StartTimeout))
-		return s.closeAndWait(g, text, WhyNotStarted, nodesOf(missing)), true
+		if len(missing) > 0 { // else the last claim came just in time
+			text := fmt.Sprintf("%s did not start within %s", ranks(missing), jobspecs.ShortDuration(s.rules.StartTimeout))
+			return s.closeAndWait(g, text, WhyNotStarted, nodesOf(missing)), true
+		}
 	}
 	return g, false
 }
@@ -199,18 +213,6 @@ func ranks(members []member) string {
 		texts = append(texts, fmt.Sprintf("rank %d on %s", m.rank, m.node))
 	}
 	return strings.Join(texts, ", ")
-}
-
-// plain writes a duration without the zeros that Go adds.
-func plain(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
 
 func nodesOf(members []member) []string {
@@ -281,7 +283,7 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 		return Action{Kind: Release, What: "deleted", Gang: g, Remove: true}, true
 	case ledger.GangWaiting:
 		if how == owns {
-			g = withSpec(g, w)
+			g = anew(g, w)
 		}
 	case ledger.GangFinished, ledger.GangFailed, ledger.GangReserved, ledger.GangRunning, ledger.GangClosing:
 	}

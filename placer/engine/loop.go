@@ -34,6 +34,8 @@ type Options struct {
 	Announce func(job nomad.JobID, group, text string)
 	// Signal sends a signal to a task; it must not block.
 	Signal func(ctx context.Context, alloc *nomad.Alloc, task, signal string)
+	// Retire stops a job of which nothing runs, unless it has changed meanwhile.
+	Retire func(ctx context.Context, job *nomad.Job)
 	// Turn is called before each decision; the checker behind Rules.Refusal may forget old answers. Nil: nothing.
 	Turn   func()
 	Now    func() time.Time
@@ -242,7 +244,7 @@ func (l *leader) decide(ctx context.Context) (again bool, err error) {
 		switch {
 		case err == nil:
 			again, l.doubtful = true, true
-		case errors.Is(err, errImpossible): // and the others are none the worse for it
+		case impossible(err): // and the others are none the worse for it
 			l.noteTrouble(ctx, err)
 		default:
 			l.doubtful = true
@@ -250,6 +252,12 @@ func (l *leader) decide(ctx context.Context) (again bool, err error) {
 		}
 	}
 	return again, nil
+}
+
+// impossible says whether an action fails for itself alone, however often it is tried.
+func impossible(err error) bool {
+	return errors.Is(err, errImpossible) || errors.Is(err, ledger.ErrTooLarge) || errors.Is(err, ledger.ErrForbidden) ||
+		errors.Is(err, ledger.ErrNewerVersion)
 }
 
 // step is one pure step on what is known.

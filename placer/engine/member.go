@@ -108,8 +108,8 @@ func (m member) done() bool {
 	if m.group.Driver == driverMuster {
 		return m.run != nil && m.run.Phase == ledger.RunSucceeded
 	}
-	a := m.alloc()
-	return a != nil && a.Terminal() && a.Tasks[m.group.Task].Succeeded()
+	// Nomad may place the member again after it has succeeded; the device plugin lets nobody in then.
+	return slices.ContainsFunc(m.allocs, func(a *nomad.Alloc) bool { return a.Terminal() && a.Tasks[m.group.Task].Succeeded() })
 }
 
 // loss is a member that is not there any more, or will not be.

@@ -35,10 +35,10 @@ func (s step) owner(g ledger.Gang) (w want, how standing, why string) {
 		return w, left, fmt.Sprintf("job %s was purged and registered anew", g.Job)
 	case w.job.Stopped:
 		return w, stopped, fmt.Sprintf("job %s was stopped", g.Job)
-	case w.job.Version != g.JobVersion && w.name != g.Name:
-		return w, left, fmt.Sprintf("job %s asks for gang %s now", g.Job, w.name)
 	case w.job.Version != g.JobVersion && w.refused != nil:
 		return w, left, fmt.Sprintf("job %s was edited and can't be admitted: %s", g.Job, w.refused.Text)
+	case w.job.Version != g.JobVersion && w.name != g.Name:
+		return w, left, fmt.Sprintf("job %s asks for gang %s now", g.Job, w.name)
 	}
 	return w, owns, ""
 }

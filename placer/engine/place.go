@@ -31,17 +31,18 @@ func (s step) place(busy map[string]bool) []Action {
 		g := waiting[name]
 		snapshot.Gangs = append(snapshot.Gangs, s.modelGang(g, s.Nomad.Jobs[jobOf(g)], sites))
 	}
+	grants := granting{step: s, waiting: waiting, sites: sites, ports: s.ports(), after: s.Ledger}
+	snapshot.Object = grants.object
 	decision := s.rules.Decide(snapshot, s.now)
 
 	why := map[string]*ledger.Reason{}
 	for _, w := range decision.Waits {
 		why[w.Gang] = reason(w.Reason.Code, w.Reason.Text)
 	}
-	grants := s.grants(decision.Grants, waiting, sites, why)
-	for _, a := range grants {
+	for _, a := range grants.actions {
 		delete(waiting, a.Gang.Name)
 	}
-	return append(grants, s.reasons(waiting, func(name string) *ledger.Reason { return why[name] })...)
+	return append(grants.actions, s.reasons(waiting, func(name string) *ledger.Reason { return why[name] })...)
 }
 
 // waiting are the gangs that could be granted now, but for room.
@@ -87,33 +88,33 @@ func (s step) justExplained(gang string) bool {
 	return some && s.now.Sub(at) < explainEvery
 }
 
-// grants turns the policy's grants into actions, one after another, each checked by Nomad's arithmetic and by the
-// ledger's rules with those before it in place. What does not pass waits, with the reason.
-func (s step) grants(grants []model.Grant, waiting map[string]ledger.Gang, sites map[string]*site, why map[string]*ledger.Reason) []Action {
-	ports := s.ports()
-	after := s.Ledger
-	var actions []Action
-	for _, grant := range grants {
-		g, some := waiting[grant.Gang]
-		if !some {
-			continue
-		}
-		if text := s.objection(g, grant, sites); text != "" {
-			why[g.Name] = reason(model.WaitResources, text)
-			continue
-		}
-		action := s.grant(g, grant, sites, ports)
-		change, err := ledger.BuildGrant(after, action.Gang, action.Slots)
-		if err != nil {
-			why[g.Name] = reason(codeOf(err), fmt.Sprintf("a place was found, but can't be written: %s", err))
-			continue
-		}
-		after = applied(after, change, nil)
-		ports.take(action.Gang)
-		s.takeRoom(g, grant, sites)
-		actions = append(actions, action)
+// granting turns the policy's grants into actions, one after another, each checked by Nomad's arithmetic and by the
+// ledger's rules with those before it in place.
+type granting struct {
+	step
+	waiting map[string]ledger.Gang
+	sites   map[string]*site
+	ports   ports
+	after   ledger.Snapshot // with the actions done
+	actions []Action
+}
+
+// object makes the action of a grant, or says why there is none: the gang waits then, and takes nothing from others.
+func (s *granting) object(grant model.Grant) (model.Reason, bool) {
+	g := s.waiting[grant.Gang]
+	if text := s.objection(g, grant, s.sites); text != "" {
+		return model.Reason{Code: model.WaitResources, Text: text}, true
 	}
-	return actions
+	action := s.grant(g, grant, s.sites, s.ports)
+	change, err := ledger.BuildGrant(s.after, action.Gang, action.Slots)
+	if err != nil {
+		return model.Reason{Code: codeOf(err), Text: fmt.Sprintf("a place was found, but can't be written: %s", err)}, true
+	}
+	s.after = applied(s.after, change, nil)
+	s.ports.take(action.Gang)
+	s.takeRoom(g, grant, s.sites)
+	s.actions = append(s.actions, action)
+	return model.Reason{}, false
 }
 
 func codeOf(err error) string {

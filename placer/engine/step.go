@@ -21,7 +21,7 @@ type step struct {
 }
 
 // Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
-// slot, grant, signals. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
+// slot, grant, signals, retirements. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
 // state is stale, only what the ledger alone proves is done.
 func (r Rules) Step(v View, now time.Time) []Action {
 	s := step{View: v, rules: r, now: now}
@@ -44,7 +44,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	if len(of(actions, Release, Delete, MakeTable))+len(of(intake, Put)) > 0 {
 		placed = of(placed, Grant) // the next step knows better why the others wait
 	}
-	return slices.Concat(actions, placed, s.signals())
+	return slices.Concat(actions, placed, s.signals(), s.retirements())
 }
 
 // lives lets every gang take its next step in life, in the order of names.

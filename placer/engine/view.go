@@ -73,6 +73,8 @@ type Memory struct {
 	Topologies map[string]Topology
 	// Signalled is what the tasks of closing slots were sent last.
 	Signalled map[ledger.SlotID]Signalled
+	// Retired is when the job of each finished gang was last told to end.
+	Retired map[string]time.Time
 }
 
 // Topology is one node's, as its inventory was at an index.
@@ -101,7 +103,7 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		EpochID: before.EpochID, Granted: map[string]time.Time{},
 		ClaimGone: map[ledger.SlotID]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
-		Explained: map[string]time.Time{},
+		Explained: map[string]time.Time{}, Retired: map[string]time.Time{},
 	}
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
@@ -124,6 +126,9 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		}
 		if at, some := before.Explained[name]; some && gang.Doc.State == ledger.GangWaiting {
 			after.Explained[name] = at
+		}
+		if at, some := before.Retired[name]; some && gang.Doc.State == ledger.GangFinished {
+			after.Retired[name] = at
 		}
 		if job := v.Nomad.Jobs[jobOf(gang.Doc)]; job != nil && job.Dead() {
 			after.Dead[name] = since(before.Dead, name, now, stale)

@@ -81,6 +81,7 @@ func (w *world) elect() {
 		Name: "placer", Ledger: w.ledger, Nomad: w, Tick: time.Second,
 		Announce: func(_ nomad.JobID, _, text string) { w.said = append(w.said, text) },
 		Signal:   func(context.Context, *nomad.Alloc, string, string) {},
+		Retire:   func(context.Context, *nomad.Job) {},
 		Turn:     func() { reader.Turn(); checker.Turn() },
 		Now:      func() time.Time { return w.now },
 		Logger:   slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{ReplaceAttr: plainLog})),

@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,12 +16,51 @@ import (
 // MaxSlotWhyBytes is the size of the reason that a slot carries; the gang document has the whole of it.
 const MaxSlotWhyBytes = 32
 
-// gangHeadroomBytes is what a gang document may still grow by after its grant, for reasons and the summary of its run,
-// so that it can always be closed.
-const gangHeadroomBytes = 2 << 10
+// gangHeadroomBytes is what a gang document may still grow by after its grant, for its reason and the same in the summary
+// of its run, the nodes to avoid, and times, so that it can always be closed.
+const gangHeadroomBytes = 2*maxReasonBytes + maxAvoidBytes + 512
+
+const (
+	maxReasonBytes = 512  // of one reason's text, as it is written, when a gang closes
+	maxAvoidBytes  = 1024 // of the names of nodes to avoid, as they are written
+)
+
+// withinHeadroom is a closing gang's document with no more in it than was kept room for.
+func withinHeadroom(gang Gang) Gang {
+	if gang.Why != nil {
+		why := shortened(*gang.Why)
+		gang.Why = &why
+	}
+	if gang.LastRun != nil {
+		last := *gang.LastRun
+		last.Reason = shortened(last.Reason)
+		gang.LastRun = &last
+	}
+	bytes := 0
+	for i, node := range gang.Avoid {
+		if bytes += writtenBytes(node) + 1; bytes > maxAvoidBytes {
+			gang.Avoid = gang.Avoid[:i]
+			break
+		}
+	}
+	return gang
+}
+
+func shortened(r Reason) Reason {
+	if writtenBytes(r.Text) > maxReasonBytes {
+		r.Text = cut(r.Text, maxReasonBytes-2)
+	}
+	return r
+}
+
+// writtenBytes is the size of a text in a document.
+func writtenBytes(text string) int {
+	written, _ := json.Marshal(text) // a string can't fail
+	return len(written)
+}
 
 // BuildClose turns all slots of a gang's reservation to closing, with a reason of a few words. The gang given is its new
-// document: closing, with the same reservation.
+// document: closing, with the same reservation. What is too long in it for the room that the grant left is cut.
 func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 	refuse := refusing("closing", gang.Name)
 	before, err := reserved(s, gang.Name)
@@ -31,7 +71,7 @@ func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 	if gang.State != GangClosing || gang.Reservation == nil || gang.Reservation.ID != reservation {
 		return Change{}, refuse("its new document must be closing, with reservation %s", reservation)
 	}
-	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
+	change := Change{Gang: &Versioned[Gang]{Doc: withinHeadroom(gang), Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
 	for _, node := range nodesOf(before.Doc) {
 		table, err := s.settled(node)
 		if err != nil {

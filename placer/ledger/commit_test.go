@@ -201,6 +201,23 @@ func TestWidestGang(t *testing.T) {
 	})
 }
 
+// TestWidestGangOfLongNames: how nodes are called does not lower the limit.
+func TestWidestGangOfLongNames(t *testing.T) {
+	l := New(NewMemory(), "global")
+	_, s, gang, slots := wide(t, l, MaxNodes)
+	long := func(node string) string { return node + strings.Repeat("x", 63-len(node)) }
+	for i := range gang.Reservation.Placements {
+		p := &gang.Reservation.Placements[i]
+		before := p.Node
+		p.Node, p.Address = long(before), "100.100.100.100"
+		s.Nodes[p.Node], s.NodeSessions[p.Node], s.Tables[p.Node], s.Acks[p.Node], slots[p.Node] =
+			s.Nodes[before], s.NodeSessions[before], s.Tables[before], s.Acks[before], slots[before]
+		delete(slots, before)
+	}
+	_, err := BuildGrant(s, gang, slots)
+	must.NoError(t, err)
+}
+
 func TestTooWideGang(t *testing.T) {
 	l := New(NewMemory(), "global")
 	_, s, gang, slots := wide(t, l, MaxNodes+1)
@@ -330,8 +347,8 @@ func TestGrantRefusals(t *testing.T) {
 		"stray claim": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
 			s.Claims["n1"] = map[SlotID]Versioned[Claim]{{"r0", 3}: {Doc: claimOf("r0", 3, "alloc-9")}}
 		}, "granting gang a: node n1: allocation alloc-9 has a claim on slot r0.3, which the ledger does not have"},
-		"large document": {func(_ *Snapshot, g *Gang, _ map[string][]Slot) { g.Avoid = []string{strings.Repeat("n", 15<<10)} },
-			"too large for the ledger: gang a: its document has 16040 bytes; the limit is 14336"},
+		"large document": {func(_ *Snapshot, g *Gang, _ map[string][]Slot) { g.Avoid = []string{strings.Repeat("n", 24<<10)} },
+			"too large for the ledger: gang a: its document has 25256 bytes; the limit is 22016"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

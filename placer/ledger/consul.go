@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -152,6 +153,8 @@ func txnError(err error, sent bool, ops []Op) error {
 		return fmt.Errorf("transaction: %w: %w", ErrUnknownOutcome, err)
 	case !errors.As(err, &status):
 		return fmt.Errorf("transaction: not sent: %w", err)
+	case status.Code == http.StatusForbidden:
+		return fmt.Errorf("transaction: %w: %w", ErrForbidden, err)
 	case status.Code == http.StatusConflict:
 		return conflictOf(status.Body, ops)
 	case status.Code == http.StatusRequestEntityTooLarge:
@@ -162,6 +165,10 @@ func txnError(err error, sent bool, ops []Op) error {
 	return fmt.Errorf("transaction: %w", err)
 }
 
+// permissionDenied is how Consul begins to say that an operation's token lacks a right. It answers as if a condition had
+// failed, but trying again does not help.
+const permissionDenied = "Permission denied"
+
 // conflictOf reads which operations failed.
 func conflictOf(body string, ops []Op) error {
 	var response consulapi.TxnResponse
@@ -170,6 +177,9 @@ func conflictOf(body string, ops []Op) error {
 	}
 	conflict := &ConflictError{}
 	for _, e := range response.Errors {
+		if strings.HasPrefix(e.What, permissionDenied) {
+			return fmt.Errorf("transaction: %w: %s", ErrForbidden, e.What)
+		}
 		failed := OpError{Op: e.OpIndex, Why: e.What}
 		if e.OpIndex >= 0 && e.OpIndex < len(ops) {
 			failed.Verb, failed.Key = ops[e.OpIndex].Verb, ops[e.OpIndex].Key

@@ -210,6 +210,15 @@ func (s Snapshot) Withheld(node string) string {
 
 func compareSlots(a, b SlotID) int { return strings.Compare(a.String(), b.String()) }
 
+// CheckGangSize says, as a *TooLargeError, why a gang's document is too large to be granted anything: it would leave no
+// room for what closing it adds.
+func CheckGangSize(gang Gang) error {
+	if n := len(encode(gang)); n > MaxGangBytes-gangHeadroomBytes {
+		return &TooLargeError{What: fmt.Sprintf("gang %s: its document has %d bytes; the limit is %d", gang.Name, n, MaxGangBytes-gangHeadroomBytes)}
+	}
+	return nil
+}
+
 // checkGrantSize says why a grant, or the closing of it, would not fit.
 func checkGrantSize(s Snapshot, change Change) error {
 	gang := change.Gang.Doc
@@ -219,8 +228,8 @@ func checkGrantSize(s Snapshot, change Change) error {
 	if len(change.Tables) > MaxNodes {
 		return large("it spans %d nodes; the limit is %d", len(change.Tables), MaxNodes)
 	}
-	if n := len(encode(gang)); n > MaxGangBytes-gangHeadroomBytes {
-		return large("its document has %d bytes; the limit is %d", n, MaxGangBytes-gangHeadroomBytes)
+	if err := CheckGangSize(gang); err != nil {
+		return err
 	}
 	shares := 0
 	for _, node := range slices.Sorted(maps.Keys(change.Tables)) {

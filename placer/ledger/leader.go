@@ -46,7 +46,7 @@ func (l *Ledger) Campaign(ctx context.Context, spec CandidateSpec, lead func(ctx
 	if spec.Log == nil {
 		spec.Log = slog.New(slog.DiscardHandler)
 	}
-	for {
+	for said := ""; ; {
 		led, err := l.round(ctx, spec, lead)
 		switch {
 		case led:
@@ -54,9 +54,12 @@ func (l *Ledger) Campaign(ctx context.Context, spec CandidateSpec, lead func(ctx
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
+			said = ""
 			continue
+		case err.Error() != said:
+			said = err.Error()
+			spec.Log.Warn("can't lead; trying on", "error", err)
 		}
-		spec.Log.Warn("can't lead", "error", err)
 		if !pause(ctx, campaignPause) {
 			return ctx.Err()
 		}

@@ -25,7 +25,7 @@ const (
 	// 16), so that closing and releasing a gang always fits into one transaction, whatever else was granted on its nodes.
 	MaxSlotTableBytes = 2560
 	// MaxGangBytes is the size of a gang document.
-	MaxGangBytes = 16 << 10
+	MaxGangBytes = 24 << 10
 )
 
 // Errors that callers tell apart with errors.Is.
@@ -39,6 +39,8 @@ var (
 	// ErrUnknownOutcome says that a request broke after it may have been sent: it may have been done, may yet be done,
 	// or never. Read back before a retry.
 	ErrUnknownOutcome = errors.New("the outcome is unknown")
+	// ErrForbidden says that the token lacks a right in Consul, so that nothing was done.
+	ErrForbidden = errors.New("the token lacks a right in Consul")
 	// ErrTooLarge says that a document or a transaction is larger than the ledger takes; nothing was sent.
 	ErrTooLarge = errors.New("too large for the ledger")
 	// ErrNoSession says that a session does not exist any more.
@@ -128,7 +130,7 @@ type Store interface {
 	// WatchPrefix is Watch for all keys below a prefix.
 	WatchPrefix(ctx context.Context, prefix string, after uint64, wait time.Duration) (Listing, error)
 	// Txn does all operations or none. It returns the changed keys with their new indexes, without values. Errors:
-	// *ConflictError, ErrUnknownOutcome, ErrTooLarge; after any other error nothing was done.
+	// *ConflictError, ErrUnknownOutcome, ErrForbidden, ErrTooLarge; after any other error nothing was done.
 	Txn(ctx context.Context, ops []Op) ([]Entry, error)
 	// CreateSession makes a session and returns its ID.
 	CreateSession(ctx context.Context, spec SessionSpec) (string, error)

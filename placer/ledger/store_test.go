@@ -436,8 +436,11 @@ func TestOutcome(t *testing.T) {
 		}, nil, true},
 		"a condition fails":  {answer(409, `{"Results":null,"Errors":[{"OpIndex":0,"What":"stale"}]}`), ErrConflict, false},
 		"too large":          {answer(413, "too large"), ErrTooLarge, false},
-		"rights are missing": {answer(403, "Permission denied"), nil, false},
-		"too many requests":  {answer(429, "slow down"), nil, false},
+		"rights are missing": {answer(403, "Permission denied"), ErrForbidden, false},
+		"one right is missing": {
+			answer(409, `{"Results":null,"Errors":[{"OpIndex":0,"What":"Permission denied: token lacks permission 'key:write'"}]}`), ErrForbidden, false,
+		},
+		"too many requests": {answer(429, "slow down"), nil, false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -448,6 +451,7 @@ func TestOutcome(t *testing.T) {
 			must.EqOp(t, c.unknown, errors.Is(err, ErrUnknownOutcome), must.Sprint(err))
 			if c.want != nil {
 				must.ErrorIs(t, err, c.want)
+				must.EqOp(t, errors.Is(c.want, ErrConflict), errors.Is(err, ErrConflict))
 			}
 		})
 	}

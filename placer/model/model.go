@@ -17,6 +17,10 @@ type Snapshot struct {
 	Levels []string // topology levels above the node, outermost first, for example zone, rack
 	Nodes  []Node   // sorted by Name
 	Gangs  []Gang   // those that wait; any order
+	// Object says why a grant can't be made although it fits: what only Nomad's arithmetic and the ledger's limits know.
+	// It is asked once about each grant, in the order in which they are made; a grant without a reason counts as made.
+	// Nil: every grant can be.
+	Object func(Grant) (Reason, bool)
 }
 
 // Node is one GPU node as the placer may use it now.

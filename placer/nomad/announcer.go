@@ -90,7 +90,7 @@ func (a *Announcer) flush(ctx context.Context, now time.Time) {
 		err := a.send(sending, job, n.group, n.message)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			a.logger.Warn("can't tell a job's users why it waits; the token may lack the right scale-job",
+			a.logger.Warn("can't tell a job's users why it waits; unless the job is gone, the token lacks the right scale-job",
 				"job", job.ID, "namespace", job.Namespace, "error", err)
 		}
 		a.mu.Lock()

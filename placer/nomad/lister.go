@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/nomad/nomad/structs"
 )
 
-// lister lists, and keeps what it has read in full for as long as Nomad's indexes say that it has not changed. One
-// goroutine uses it.
+// lister lists, and keeps what it has read in full for as long as Nomad's indexes say that it has not changed, so that a
+// list that broke off goes on from there. One goroutine uses it.
 type lister struct {
 	from source
 	asks func(*api.Job) bool
@@ -106,6 +106,7 @@ func (l *lister) readNodes(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			l.nodes[stub.ID], l.readIndexes[stub.ID] = node, stub.ModifyIndex // kept if this list breaks off
 		}
 		next[stub.ID], indexes[stub.ID] = node, stub.ModifyIndex
 	}
@@ -155,9 +156,9 @@ func (l *lister) readJobs(ctx context.Context, tracked []JobID) error {
 			job = job.with(stub)
 		}
 		if l.asks(job.API) {
-			found[id] = job
+			found[id], l.jobs[id] = job, job // kept if this list breaks off
 		} else {
-			plain[id] = job.JobModifyIndex
+			plain[id], l.plain[id] = job.JobModifyIndex, job.JobModifyIndex
 		}
 	}
 	if err := l.confirm(ctx, tracked, found, plain, gone); err != nil {

@@ -60,8 +60,9 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	logger.Info("placer starts", "name", c.Name, "region", c.Region, "consul", c.Consul.Address, "nomad", c.Nomad.Address)
 	return engine.Run(ctx, engine.Options{
 		Name: c.Name, Ledger: book, Nomad: follower, Tick: c.Tick, Announce: announcer.Note, Signal: signaller.Send,
-		Turn: func() { checker.Turn(); reader.Turn() },
-		Now:  time.Now, Logger: logger,
+		Retire: nomad.NewRetirer(client, logger).Retire,
+		Turn:   func() { checker.Turn(); reader.Turn() },
+		Now:    time.Now, Logger: logger,
 		Rules: engine.Rules{
 			Keys: book.Keys(), Levels: c.Topology.Levels, PortBase: c.Ports.Base,
 			PlacementDeadline: c.PlacementDeadline, StartTimeout: c.StartTimeout,

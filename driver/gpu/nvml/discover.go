@@ -47,9 +47,9 @@ func (l *Library) Discover() (gpu.Machine, map[string]gpu.Health, error) {
 		return gpu.Machine{}, nil, fmt.Errorf("count the GPUs: %w", ret)
 	}
 	var reports []report
+	var lost lostError
 	for i := range count {
 		r, err := l.ask(i)
-		var lost lostError
 		switch {
 		case err == nil:
 			reports = append(reports, r)
@@ -58,6 +58,9 @@ func (l *Library) Discover() (gpu.Machine, map[string]gpu.Health, error) {
 		case !l.remembers(i):
 			m.Notes = append(m.Notes, fmt.Sprintf("GPU %d was lost before its UUID was known", i))
 		}
+	}
+	if count > 0 && len(reports) == 0 && !isLost(lost.ret) { // not the GPUs' fault: NVML has to be opened anew
+		return gpu.Machine{}, nil, fmt.Errorf("ask the GPUs: none answers: %w", lost)
 	}
 	health := l.assemble(&m, reports)
 	l.machine = m
@@ -105,12 +108,13 @@ func (l *Library) ask(index int) (report, error) {
 	return r, err
 }
 
-// check turns NVML's answer to a question that every GPU must answer into an error.
+// check turns NVML's answer to a question that every GPU must answer into an error. A GPU that has fallen off the bus makes
+// many drivers say "unknown error" instead, about this GPU alone.
 func check(index int, what string, ret nvml.Return) error {
 	switch {
 	case ret == nvml.SUCCESS:
 		return nil
-	case isLost(ret):
+	case isLost(ret), ret == nvml.ERROR_UNKNOWN, ret == nvml.ERROR_IRQ_ISSUE, ret == nvml.ERROR_INSUFFICIENT_POWER:
 		return lostError{ret}
 	}
 	return fmt.Errorf("ask GPU %d for its %s: %w", index, what, ret)
