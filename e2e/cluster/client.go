@@ -64,7 +64,7 @@ func (c *Cluster) newClient(ctx context.Context, i int, node Node) (*Client, err
 	if err := c.startHolder(ctx, client); err != nil {
 		return nil, err
 	}
-	ports, err := c.ports.takeAll(3)
+	ports, err := c.ports.takeThree()
 	if err != nil {
 		return nil, err
 	}

@@ -78,9 +78,9 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		return nil, err
 	}
 	if err := c.start(ctx); err != nil {
-		return nil, errors.Join(err, errors.New(c.Tails()), c.Stop(true))
+		return nil, errors.Join(err, errors.New(c.Tails()), c.Stop(true)) //nolint:contextcheck // the clean-up outlives ctx
 	}
-	c.abandon = context.AfterFunc(ctx, func() { _ = c.Stop(true) })
+	c.abandon = context.AfterFunc(ctx, func() { _ = c.Stop(true) }) //nolint:contextcheck // the clean-up outlives ctx
 	return c, nil
 }
 

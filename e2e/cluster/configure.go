@@ -13,7 +13,7 @@ import (
 )
 
 //go:embed config/*.tmpl
-var configFiles embed.FS //nolint:gochecknoglobals // embedding needs a package variable
+var configFiles embed.FS
 
 // configure fills the template of a kind of program ("consul", "client", ...) and writes it as the configuration of one
 // program of that kind, whose path it returns. The configurations lie beside the logs.

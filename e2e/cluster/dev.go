@@ -10,7 +10,7 @@ import (
 
 // startDevConsul starts `consul agent -dev`, as a person does who tries things out.
 func (c *Cluster) startDevConsul(ctx context.Context) error {
-	ports, err := c.ports.takeAll(3)
+	ports, err := c.ports.takeThree()
 	if err != nil {
 		return err
 	}

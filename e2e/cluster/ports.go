@@ -39,9 +39,9 @@ func (p *ports) take() (int, error) {
 	return 0, errors.New("no free loopback port between 10000 and 19999")
 }
 
-// takeAll returns n ports.
-func (p *ports) takeAll(n int) ([]int, error) {
-	taken := make([]int, n)
+// takeThree returns the three ports of an agent: HTTP, RPC and Serf.
+func (p *ports) takeThree() ([]int, error) {
+	taken := make([]int, 3)
 	for i := range taken {
 		port, err := p.take()
 		if err != nil {

@@ -22,7 +22,7 @@ const readyWithin = 60 * time.Second
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 func (c *Cluster) startConsul(ctx context.Context) error {
-	ports, err := c.ports.takeAll(3)
+	ports, err := c.ports.takeThree()
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (c *Cluster) awaitConsul(ctx context.Context, address string) error {
 }
 
 func (c *Cluster) startServer(ctx context.Context) error {
-	ports, err := c.ports.takeAll(3)
+	ports, err := c.ports.takeThree()
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 		fmt.Fprintln(os.Stderr, c.Tails())
 	}
 	n.say("ending all agents")
-	if err := errors.Join(failed, c.Stop(failed != nil)); err != nil {
+	if err := errors.Join(failed, c.Stop(failed != nil)); err != nil { //nolint:contextcheck // the clean-up outlives ctx
 		return err
 	}
 	n.say("done: nothing is left on this machine")
