@@ -157,12 +157,38 @@ func (w *world) plainGroups() []*device.DeviceGroup {
 	return all
 }
 
+// plainAttributes are limits where the plugin named above has current readings, because each change of an attribute
+// would register the node again. What is not known is left out.
 func (w *world) plainAttributes(g gpu.GPU) map[string]*structs.Attribute {
 	attributes := map[string]*structs.Attribute{
 		"memory": structs.NewIntAttribute(int64(g.MemoryMiB), structs.UnitMiB), //nolint:gosec // G115: as above
 	}
-	if w.machine.DriverVersion != "" {
-		attributes["driver_version"] = structs.NewStringAttribute(w.machine.DriverVersion)
+	var facts gpu.Facts
+	if g.Facts != nil {
+		facts = *g.Facts
+	}
+	for name, fact := range map[string]struct {
+		value uint64
+		unit  string
+	}{
+		"power":         {uint64(facts.PowerLimitW), structs.UnitW},
+		"bar1":          {facts.BAR1MiB, structs.UnitMiB},
+		"cores_clock":   {uint64(facts.CoresClockMHz), structs.UnitMHz},
+		"memory_clock":  {uint64(facts.MemoryClockMHz), structs.UnitMHz},
+		"pci_bandwidth": {uint64(facts.PCIeMBps), structs.UnitMBPerS},
+	} {
+		if fact.value != 0 {
+			attributes[name] = structs.NewIntAttribute(int64(fact.value), fact.unit) //nolint:gosec // G115: as above
+		}
+	}
+	for name, value := range map[string]string{
+		"display_state":    string(facts.Display),
+		"persistence_mode": string(facts.Persistence),
+		"driver_version":   w.machine.DriverVersion,
+	} {
+		if value != "" {
+			attributes[name] = structs.NewStringAttribute(value)
+		}
 	}
 	return attributes
 }

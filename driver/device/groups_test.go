@@ -116,7 +116,13 @@ muster/gang/train.0
 		"unmanaged GPUs are plain ones, unless they are still in a slot": {
 			world: func() world {
 				w := settledWorld(4, slot("r1", 0, 2))
+				w.machine.GPUs[1].Facts = &gpu.Facts{
+					PowerLimitW: 400, BAR1MiB: 131072, CoresClockMHz: 1410, MemoryClockMHz: 1593, PCIeMBps: 31504,
+					Display: gpu.Disabled, Persistence: gpu.Enabled,
+				}
+				w.machine.GPUs[2].Facts = &gpu.Facts{PowerLimitW: 400} // of no interest to a slot
 				w.machine.GPUs[3].Model = "NVIDIA T4"
+				w.machine.GPUs[3].Facts = &gpu.Facts{PowerLimitW: 70, Persistence: gpu.Disabled}
 				w.unmanaged = uuids(1, 2, 3)
 				return w
 			}(),
@@ -125,10 +131,10 @@ muster/gang/train.0
   gang=train memory=81920MiB model=NVIDIA A100 muster.node=gpu-1 nvlink=true rank=0 reservation=r1 rev=1 size=2
   GPU-2@r1 0000:12:00.0 healthy
 nvidia/gpu/NVIDIA A100
-  driver_version=570.1 memory=81920MiB
+  bar1=131072MiB cores_clock=1410MHz display_state=Disabled driver_version=570.1 memory=81920MiB memory_clock=1593MHz pci_bandwidth=31504MB/s persistence_mode=Enabled power=400W
   GPU-1 0000:11:00.0 healthy
 nvidia/gpu/NVIDIA T4
-  driver_version=570.1 memory=81920MiB
+  driver_version=570.1 memory=81920MiB persistence_mode=Disabled power=70W
   GPU-3 0000:13:00.0 healthy`,
 		},
 		"a group that Nomad would not take is left out, as Nomad would drop the plugin for it": {

@@ -28,7 +28,29 @@ type GPU struct {
 	NUMANode  int     `json:"numa_node"`  // -1: unknown
 	MIG       bool    `json:"mig,omitempty"`
 	Fabric    *Fabric `json:"fabric,omitempty"` // nil: not part of a multi-node NVLink fabric
+	Facts     *Facts  `json:"facts,omitempty"`  // nil: nothing is known
 }
+
+// Facts are further properties of a GPU that stay as they are from one reading to the next. No placement depends on them:
+// they describe unmanaged GPUs to Nomad. A zero field is one that this GPU or driver does not report.
+type Facts struct {
+	PowerLimitW    uint32 `json:"power_limit_w,omitempty"` // the board's default limit
+	BAR1MiB        uint64 `json:"bar1_mib,omitempty"`
+	CoresClockMHz  uint32 `json:"cores_clock_mhz,omitempty"` // highest
+	MemoryClockMHz uint32 `json:"memory_clock_mhz,omitempty"`
+	PCIeMBps       uint32 `json:"pcie_mbps,omitempty"`        // MB/s in one direction, the best that GPU and machine agree on
+	Display        Switch `json:"display,omitempty"`          // whether a display is connected
+	Persistence    Switch `json:"persistence_mode,omitempty"` // whether the driver stays loaded without users
+}
+
+// Switch is something that is on or off, in NVIDIA's words. Empty means that it is not reported.
+type Switch string
+
+// The positions of a switch.
+const (
+	Enabled  Switch = "Enabled"
+	Disabled Switch = "Disabled"
+)
 
 // Fabric names the multi-node NVLink domain (for example one NVL72 rack) that a GPU has joined. GPUs reach one
 // another over NVLink across machines when both fields are equal.

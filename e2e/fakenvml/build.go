@@ -25,7 +25,7 @@ func Build(ctx context.Context, dir string) (libPath string, err error) {
 }
 
 // BuildOld is Build for a library of about driver 418, which lacks MIG, memory affinity, the type of an NVLink's far end,
-// row remapping, the fabric and the newer versions of calls.
+// row remapping, the fabric and the newer versions of calls. It tells nothing about boards either, which such a driver did.
 func BuildOld(ctx context.Context, dir string) (libPath string, err error) {
 	return build(ctx, dir, "-DFAKENVML_OLD")
 }

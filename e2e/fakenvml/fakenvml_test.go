@@ -32,18 +32,19 @@ func TestMachine_File(t *testing.T) {
 	for i := range m.GPUs {
 		m.GPUs[i].Links = m.GPUs[i].Links[:1]
 	}
+	board := " power_w=400 bar1_mib=131072 cores_mhz=1785 memory_mhz=2619 pcie_generation=5 pcie_width=16 display=Disabled persistence=Enabled"
 	must.Eq(t, strings.Join([]string{
 		"driver 570.158.01",
 		"cuda 12080",
-		"gpu uuid=" + m.GPUs[0].UUID + " minor=0 pci=0000:10:00.0 numa=0 memory_mib=95830 model=NVIDIA H100 NVL",
-		"gpu uuid=" + m.GPUs[1].UUID + " minor=1 pci=0000:18:00.0 numa=1 memory_mib=95830 model=NVIDIA H100 NVL",
+		"gpu uuid=" + m.GPUs[0].UUID + " minor=0 pci=0000:10:00.0 numa=0 memory_mib=95830" + board + " model=NVIDIA H100 NVL",
+		"gpu uuid=" + m.GPUs[1].UUID + " minor=1 pci=0000:18:00.0 numa=1 memory_mib=95830" + board + " model=NVIDIA H100 NVL",
 		"link 0 0 gpu 1 26562 6",
 		"link 1 0 gpu 0 26562 6",
 		"path 1 0 50",
 		"",
 	}, "\n"), written(t, m))
 	tray := written(t, fakenvml.Tray("n", gpu.Fabric{ClusterUUID: "5f0c8f2e-0000-4000-8000-00000000000a", Clique: 3}))
-	must.StrContains(t, tray, " fabric=5f0c8f2e-0000-4000-8000-00000000000a clique=3 model=NVIDIA GB200\n")
+	must.StrContains(t, tray, " fabric=5f0c8f2e-0000-4000-8000-00000000000a clique=3 power_w=1200 ")
 	must.StrContains(t, tray, "link 3 17 switch 0 53125 7\n")
 }
 

@@ -29,8 +29,21 @@ type GPU struct {
 	Minor     int
 	NUMANode  int // -1: not told
 	MemoryMiB uint64
+	Board     Board
 	Fabric    *gpu.Fabric // nil: not supported
 	Links     []NVLink    // at most 36, by NVLink number
+}
+
+// Board is what a GPU is built and set for; it is not told where it is zero.
+type Board struct {
+	PowerW         uint32 // default limit
+	BAR1MiB        uint64
+	CoresMHz       uint32 // highest clocks
+	MemoryMHz      uint32
+	PCIeGeneration int // the best that GPU and machine agree on
+	PCIeWidth      int
+	Display        gpu.Switch
+	Persistence    gpu.Switch
 }
 
 // NVLink is one active NVLink of a GPU.
@@ -63,6 +76,7 @@ func (m Machine) encode() []byte {
 		if g.Fabric != nil {
 			fmt.Fprintf(&b, " fabric=%s clique=%d", g.Fabric.ClusterUUID, g.Fabric.Clique)
 		}
+		b.WriteString(g.Board.encode())
 		fmt.Fprintf(&b, " model=%s\n", g.Model)
 	}
 	for i, g := range m.GPUs {
@@ -82,6 +96,12 @@ func (m Machine) encode() []byte {
 		}
 	}
 	return b.Bytes()
+}
+
+// encode returns words of a gpu line.
+func (b Board) encode() string {
+	return fmt.Sprintf(" power_w=%d bar1_mib=%d cores_mhz=%d memory_mhz=%d pcie_generation=%d pcie_width=%d display=%s persistence=%s",
+		b.PowerW, b.BAR1MiB, b.CoresMHz, b.MemoryMHz, b.PCIeGeneration, b.PCIeWidth, b.Display, b.Persistence)
 }
 
 // uuid makes up the UUID of a GPU, always the same one for a machine's name and an index.

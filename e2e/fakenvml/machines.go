@@ -137,12 +137,13 @@ func (s *spec) mustBuild(name string) Machine {
 
 func (s *spec) build(name string) (Machine, error) {
 	m := Machine{DriverVersion: "570.158.01", CUDAVersion: 12080}
+	memoryMiB, board := board(s.Model)
 	for i, row := range s.Matrix {
 		if len(row) != len(s.Matrix) {
 			return Machine{}, fmt.Errorf("row %d of the matrix has %d words instead of %d", i, len(row), len(s.Matrix))
 		}
 		g := GPU{
-			UUID: uuid(name, i), Model: s.Model, Minor: i, NUMANode: -1, MemoryMiB: memoryMiB(s.Model), Fabric: s.fabric,
+			UUID: uuid(name, i), Model: s.Model, Minor: i, NUMANode: -1, MemoryMiB: memoryMiB, Board: board, Fabric: s.fabric,
 			PCIBusID: fmt.Sprintf("0000:%02x:00.0", 0x10+i*8%0xe0+i/28),
 		}
 		if i < len(s.NUMA) {
@@ -205,18 +206,31 @@ func (n nvlinkSpec) link(peer int) NVLink {
 	return NVLink{Peer: peer, MBps: int(math.Round(n.GBps * 1000)), Version: version}
 }
 
-// memoryMiB is the memory of a model, near enough.
-func memoryMiB(model string) uint64 {
+// board returns the memory of a model and its board, near enough, as a server sets it up.
+func board(model string) (memoryMiB uint64, b Board) {
 	for _, known := range []struct {
-		part string
-		mib  uint64
+		part  string
+		mib   uint64
+		board Board
 	}{
-		{"16GB", 16384}, {"32GB", 32768}, {"40GB", 40960}, {"GB200", 189471}, {"B200", 183359}, {"H20-3e", 144384},
-		{"H100 NVL", 95830}, {"H100", 81559}, {"A100", 81920}, {"L40S", 46068}, {"5090", 32607},
+		{"16GB", 16384, Board{PowerW: 300, BAR1MiB: 16384, CoresMHz: 1530, MemoryMHz: 877, PCIeGeneration: 3}},
+		{"32GB", 32768, Board{PowerW: 300, BAR1MiB: 32768, CoresMHz: 1530, MemoryMHz: 877, PCIeGeneration: 3}},
+		{"40GB", 40960, Board{PowerW: 400, BAR1MiB: 65536, CoresMHz: 1410, MemoryMHz: 1215, PCIeGeneration: 4}},
+		{"GB200", 189471, Board{PowerW: 1200, BAR1MiB: 262144, CoresMHz: 2062, MemoryMHz: 3996, PCIeGeneration: 5}},
+		{"B200", 183359, Board{PowerW: 1000, BAR1MiB: 262144, CoresMHz: 1965, MemoryMHz: 3996, PCIeGeneration: 5}},
+		{"H20-3e", 144384, Board{PowerW: 500, BAR1MiB: 262144, CoresMHz: 1980, MemoryMHz: 3201, PCIeGeneration: 5}},
+		{"H100 NVL", 95830, Board{PowerW: 400, BAR1MiB: 131072, CoresMHz: 1785, MemoryMHz: 2619, PCIeGeneration: 5}},
+		{"H100", 81559, Board{PowerW: 700, BAR1MiB: 131072, CoresMHz: 1980, MemoryMHz: 2619, PCIeGeneration: 5}},
+		{"A100", 81920, Board{PowerW: 400, BAR1MiB: 131072, CoresMHz: 1410, MemoryMHz: 1593, PCIeGeneration: 4}},
+		{"L40S", 46068, Board{PowerW: 350, BAR1MiB: 65536, CoresMHz: 2520, MemoryMHz: 9001, PCIeGeneration: 4}},
+		{"5090", 32607, Board{PowerW: 575, BAR1MiB: 32768, CoresMHz: 3090, MemoryMHz: 14001, PCIeGeneration: 5}},
+		{"", 24564, Board{PowerW: 350, BAR1MiB: 32768, CoresMHz: 2100, MemoryMHz: 9751, PCIeGeneration: 4}},
 	} {
 		if strings.Contains(model, known.part) {
-			return known.mib
+			memoryMiB, b = known.mib, known.board
+			break
 		}
 	}
-	return 24564
+	b.PCIeWidth, b.Display, b.Persistence = 16, gpu.Disabled, gpu.Enabled
+	return memoryMiB, b
 }

@@ -174,7 +174,11 @@ func (l *Library) optional(r *report) error {
 		r.gpu.MIG = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 	}
 	info, err := l.fabric(r.device)
+	if err != nil {
+		return err
+	}
 	r.gpu.Fabric = joinedFabric(info)
+	r.gpu.Facts, err = l.facts(r.device)
 	return err
 }
 

@@ -67,8 +67,10 @@ func checkGPU(t *testing.T, want fakenvml.GPU, got gpu.GPU, numa []int, health m
 	}
 	must.Eq(t, gpu.GPU{
 		UUID: want.UUID, Index: got.Index, Minor: want.Minor, Model: want.Model, MemoryMiB: want.MemoryMiB,
-		PCIBusID: want.PCIBusID, NUMANode: node,
+		PCIBusID: want.PCIBusID, NUMANode: node, Facts: got.Facts,
 	}, got)
+	must.NotNil(t, got.Facts)
+	must.Eq(t, want.Board.PowerW, got.Facts.PowerLimitW)
 	must.Eq(t, gpu.Health{State: gpu.Healthy}, health[got.UUID])
 }
 
@@ -127,6 +129,46 @@ func TestDiscover_Versions(t *testing.T) {
 	got, _ := discover(t, open(t))
 	must.Eq(t, "12.8", got.CUDAVersion)
 	must.Eq(t, "0000:10:00.0", got.GPUs[0].PCIBusID)
+}
+
+// What a GPU does not report is no fact, whatever it may be.
+func TestDiscover_Facts(t *testing.T) {
+	h100 := gpu.Facts{
+		PowerLimitW: 700, BAR1MiB: 131072, CoresClockMHz: 1980, MemoryClockMHz: 2619, PCIeMBps: 63008,
+		Display: gpu.Disabled, Persistence: gpu.Enabled,
+	}
+	for name, tc := range map[string]struct {
+		change func(*fakenvml.Board)
+		want   func(*gpu.Facts) *gpu.Facts
+	}{
+		"all are told":          {func(*fakenvml.Board) {}, func(f *gpu.Facts) *gpu.Facts { return f }},
+		"none is told":          {func(b *fakenvml.Board) { *b = fakenvml.Board{} }, func(*gpu.Facts) *gpu.Facts { return nil }},
+		"the power is not told": {func(b *fakenvml.Board) { b.PowerW = 0 }, func(f *gpu.Facts) *gpu.Facts { f.PowerLimitW = 0; return f }},
+		"the width is not told": {func(b *fakenvml.Board) { b.PCIeWidth = 0 }, func(f *gpu.Facts) *gpu.Facts { f.PCIeMBps = 0; return f }},
+		"a PCIe that we do not know": {
+			func(b *fakenvml.Board) { b.PCIeGeneration = 9 }, func(f *gpu.Facts) *gpu.Facts { f.PCIeMBps = 0; return f },
+		},
+		"an older machine, with a screen": {
+			func(b *fakenvml.Board) {
+				b.PCIeGeneration, b.PCIeWidth, b.Display, b.Persistence = 3, 8, gpu.Enabled, gpu.Disabled
+			},
+			func(f *gpu.Facts) *gpu.Facts {
+				f.PCIeMBps, f.Display, f.Persistence = 7880, gpu.Enabled, gpu.Disabled
+				return f
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := fakenvml.HGX8("n")
+			tc.change(&fake.GPUs[2].Board)
+			control := machine(t, fake)
+			must.NoError(t, control.Set(2, func(s *fakenvml.GPUState) { s.PowerMilliwatt = 350500 })) // a reading, no fact
+			m, _ := discover(t, open(t))
+			want := h100
+			must.Eq(t, tc.want(&want), m.GPUs[2].Facts)
+			must.Eq(t, &h100, m.GPUs[3].Facts)
+		})
+	}
 }
 
 // The two ends of a pair may disagree; then what both have counts.

@@ -32,6 +32,8 @@ enum { // nvmlReturn_t
 	ARGUMENT_VERSION_MISMATCH = 25,
 };
 
+enum { MEMORY_CLOCK = 2 }; // nvmlClockType_t
+
 enum { REMOTE_GPU = 0, REMOTE_SWITCH = 2 }; // nvmlIntNvLinkDeviceType_t
 
 enum { // fields of nvmlDeviceGetFieldValues
@@ -47,6 +49,7 @@ typedef struct {
 } pci_info;
 
 typedef struct { unsigned long long total, free, used; } memory_info;
+typedef struct { unsigned long long total, free, used; } bar1_info;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_info;
 typedef struct { unsigned pid; unsigned long long used; } process_info_v1;
@@ -88,6 +91,12 @@ typedef struct {
 	unsigned minor;
 	int numa, has_fabric;
 	unsigned long long memory_mib;
+
+	// The board; 0: not told. display and persistence are "Enabled" or "Disabled".
+	unsigned long long bar1_mib;
+	unsigned power_w, cores_mhz, memory_mhz, pcie_generation, pcie_width;
+	char display[16], persistence[16];
+
 	unsigned char cluster[16];
 	unsigned clique, fabric_state;
 	int fabric_status;
@@ -166,10 +175,38 @@ static const char *value_of(const char *word, const char *key)
 	return strncmp(word, key, n) == 0 && word[n] == '=' ? word + n + 1 : NULL;
 }
 
+// board_word reads a word about the board, and returns whether it was one.
+static int board_word(gpu *g, const char *word)
+{
+	const char *v;
+	unsigned long long n;
+	if ((v = value_of(word, "power_w")) != NULL && number(v, UINT_MAX / 1000, &n))
+		g->power_w = (unsigned)n;
+	else if ((v = value_of(word, "bar1_mib")) != NULL && number(v, 1ull << 40, &n))
+		g->bar1_mib = n;
+	else if ((v = value_of(word, "cores_mhz")) != NULL && number(v, UINT_MAX, &n))
+		g->cores_mhz = (unsigned)n;
+	else if ((v = value_of(word, "memory_mhz")) != NULL && number(v, UINT_MAX, &n))
+		g->memory_mhz = (unsigned)n;
+	else if ((v = value_of(word, "pcie_generation")) != NULL && number(v, UINT_MAX, &n))
+		g->pcie_generation = (unsigned)n;
+	else if ((v = value_of(word, "pcie_width")) != NULL && number(v, UINT_MAX, &n))
+		g->pcie_width = (unsigned)n;
+	else if ((v = value_of(word, "display")) != NULL)
+		copy(g->display, sizeof g->display, v);
+	else if ((v = value_of(word, "persistence")) != NULL)
+		copy(g->persistence, sizeof g->persistence, v);
+	else
+		return 0;
+	return 1;
+}
+
 static void gpu_word(gpu *g, const char *word)
 {
 	const char *v;
 	unsigned long long n;
+	if (board_word(g, word))
+		return;
 	if ((v = value_of(word, "uuid")) != NULL)
 		copy(g->uuid, sizeof g->uuid, v);
 	else if ((v = value_of(word, "pci")) != NULL)
@@ -943,6 +980,68 @@ API int nvmlDeviceGetMigMode(gpu *g, unsigned *current, unsigned *pending)
 	if (result == SUCCESS)
 		*current = *pending = (unsigned)g->mig;
 	return leave(result);
+}
+
+// board_fact answers with a number of the board.
+static int board_fact(gpu *g, const unsigned *fact, unsigned factor, unsigned *value)
+{
+	int result = enter_gpu(g);
+	if (result == SUCCESS && *fact == 0)
+		result = NOT_SUPPORTED;
+	if (result == SUCCESS)
+		*value = *fact * factor;
+	return leave(result);
+}
+
+// board_switch answers with a switch of the board.
+static int board_switch(gpu *g, const char *position, int *enabled)
+{
+	int result = enter_gpu(g);
+	if (result == SUCCESS && *position == '\0')
+		result = NOT_SUPPORTED;
+	if (result == SUCCESS)
+		*enabled = strcmp(position, "Enabled") == 0;
+	return leave(result);
+}
+
+API int nvmlDeviceGetPowerManagementDefaultLimit(gpu *g, unsigned *milliwatt)
+{
+	return board_fact(g, &g->power_w, 1000, milliwatt);
+}
+
+API int nvmlDeviceGetBAR1MemoryInfo(gpu *g, bar1_info *info)
+{
+	int result = enter_gpu(g);
+	if (result == SUCCESS && g->bar1_mib == 0)
+		result = NOT_SUPPORTED;
+	if (result == SUCCESS)
+		*info = (bar1_info){.total = g->bar1_mib << 20, .free = g->bar1_mib << 20};
+	return leave(result);
+}
+
+API int nvmlDeviceGetMaxClockInfo(gpu *g, int clock, unsigned *mhz)
+{
+	return board_fact(g, clock == MEMORY_CLOCK ? &g->memory_mhz : &g->cores_mhz, 1, mhz);
+}
+
+API int nvmlDeviceGetMaxPcieLinkGeneration(gpu *g, unsigned *generation)
+{
+	return board_fact(g, &g->pcie_generation, 1, generation);
+}
+
+API int nvmlDeviceGetMaxPcieLinkWidth(gpu *g, unsigned *width)
+{
+	return board_fact(g, &g->pcie_width, 1, width);
+}
+
+API int nvmlDeviceGetDisplayMode(gpu *g, int *enabled)
+{
+	return board_switch(g, g->display, enabled);
+}
+
+API int nvmlDeviceGetPersistenceMode(gpu *g, int *enabled)
+{
+	return board_switch(g, g->persistence, enabled);
 }
 
 API int nvmlDeviceGetMemoryAffinity(gpu *g, unsigned size, unsigned long *nodes, int scope)
