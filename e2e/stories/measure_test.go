@@ -68,8 +68,7 @@ func (s *stage) spansOf(name string, size int, registered *arrivals) spans {
 	ranks := s.awaitWhole(name, size, startWithin)
 	job, _, err := s.Nomad.Jobs().Info(name, nil)
 	must.NoError(s.t, err)
-	allocs, _, err := s.Nomad.Jobs().Allocations(name, false, nil)
-	must.NoError(s.t, err)
+	allocs := s.startedAllocations(name, size)
 	gang := s.document(name)
 	must.NotNil(s.t, gang.Reservation)
 
@@ -89,6 +88,30 @@ func (s *stage) spansOf(name string, size int, registered *arrivals) spans {
 		admit: granted.Sub(submitted), batch: offered.Sub(granted), schedule: placed.Sub(offered), prepare: asked.Sub(placed),
 		start: running.Sub(asked), total: running.Sub(submitted),
 	}
+}
+
+// startedAllocations waits until Nomad's servers know when every member's task was started: its clients tell them a
+// little after the fact.
+func (s *stage) startedAllocations(name string, size int) []*nomad.AllocationListStub {
+	s.t.Helper()
+	var allocs []*nomad.AllocationListStub
+	s.await("Nomad knows all starts of "+name, startWithin, func() (bool, string) {
+		var err error
+		allocs, _, err = s.Nomad.Jobs().Allocations(name, false, nil)
+		if err != nil {
+			return false, err.Error()
+		}
+		started := 0
+		for _, alloc := range allocs {
+			for _, state := range alloc.TaskStates {
+				if !state.StartedAt.IsZero() {
+					started++
+				}
+			}
+		}
+		return started == size, fmt.Sprintf("%d of %d have started", started, size)
+	})
+	return allocs
 }
 
 func latest(a, b time.Time) time.Time {
