@@ -34,7 +34,7 @@ type Options struct {
 	Announce func(job nomad.JobID, group, text string)
 	// Signal sends a signal to a task; it must not block.
 	Signal func(ctx context.Context, alloc *nomad.Alloc, task, signal string)
-	// Retire stops a job of which nothing runs, unless it has changed meanwhile.
+	// Retire stops a job of which nothing runs, unless it has changed meanwhile; it must not block.
 	Retire func(ctx context.Context, job *nomad.Job)
 	// Turn is called before each decision; the checker behind Rules.Refusal may forget old answers. Nil: nothing.
 	Turn   func()

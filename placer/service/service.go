@@ -47,6 +47,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	})
 	announcer := nomad.NewAnnouncer(client, logger)
 	signaller := nomad.NewSignaller(client, logger)
+	retirer := nomad.NewRetirer(client, logger)
 	checker := nomad.NewChecker()
 	reader := engine.NewReader(jobspecs.Options{FenceTime: c.FenceTime, Levels: levels(c)})
 
@@ -60,9 +61,11 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	logger.Info("placer starts", "name", c.Name, "region", c.Region, "consul", c.Consul.Address, "nomad", c.Nomad.Address)
 	return engine.Run(ctx, engine.Options{
 		Name: c.Name, Ledger: book, Nomad: follower, Tick: c.Tick, Announce: announcer.Note, Signal: signaller.Send,
-		Retire: nomad.NewRetirer(client, logger).Retire,
-		Turn:   func() { checker.Turn(); reader.Turn() },
-		Now:    time.Now, Logger: logger,
+		Retire: func(ctx context.Context, job *nomad.Job) {
+			running.Go(func() { retirer.Retire(ctx, job) })
+		},
+		Turn: func() { checker.Turn(); reader.Turn() },
+		Now:  time.Now, Logger: logger,
 		Rules: engine.Rules{
 			Keys: book.Keys(), Levels: c.Topology.Levels, PortBase: c.Ports.Base,
 			PlacementDeadline: c.PlacementDeadline, StartTimeout: c.StartTimeout,
