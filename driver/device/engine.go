@@ -142,7 +142,7 @@ func (e *engine) identify(ctx context.Context) (self, bool) {
 			return who, true
 		}
 		e.once.info("identity", "waiting for the local Nomad agent, as the ledger needs this node's name and ID", "error", err)
-		if !sleep(ctx, e.pace.retry) {
+		if !wait(ctx, nil, e.pace.retry) {
 			return self{}, false
 		}
 	}
@@ -188,18 +188,6 @@ func (e *engine) save(w world) bool {
 	}
 	e.once.clear("disk", "the slot table is on disk again")
 	return true
-}
-
-// sleep waits, and says whether ctx is still good.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // spread is a waiting time of d with a fifth more or less, so that nodes that fail together do not come back together.

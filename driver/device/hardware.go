@@ -73,7 +73,7 @@ func (e *engine) watchHardware(ctx context.Context) {
 			return
 		}
 		e.noHardware(err)
-		if !sleep(ctx, e.pace.hardware) {
+		if !wait(ctx, nil, e.pace.hardware) {
 			return
 		}
 	}

@@ -130,7 +130,7 @@ func (p *Plugin) startedAtLast(ctx context.Context) *engine {
 		if e, err := p.started(); err == nil {
 			return e
 		}
-		if !sleep(ctx, p.pace.hardware) {
+		if !wait(ctx, nil, p.pace.hardware) {
 			return nil
 		}
 	}
@@ -180,7 +180,7 @@ func (e *engine) streamGroups(ctx context.Context, out chan<- *device.Fingerprin
 			return
 		case <-changed:
 		}
-		if !sleep(ctx, e.pace.settle) {
+		if !wait(ctx, nil, e.pace.settle) {
 			return
 		}
 	}

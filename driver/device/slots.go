@@ -26,7 +26,7 @@ func (e *engine) watchTable(ctx context.Context, node string) {
 			e.ledgerAnswered(ctx, "slots", err)
 		}
 		after = nextIndex(after, read.Index)
-		if err != nil && !sleep(ctx, spread(e.pace.retry)) {
+		if err != nil && !wait(ctx, nil, spread(e.pace.retry)) {
 			return
 		}
 	}
@@ -82,7 +82,7 @@ func (e *engine) watchClaims(ctx context.Context, node string) {
 	for ctx.Err() == nil {
 		index, err := e.readClaims(ctx, node, after)
 		after = nextIndex(after, index)
-		if err != nil && !sleep(ctx, spread(e.pace.retry)) {
+		if err != nil && !wait(ctx, nil, spread(e.pace.retry)) {
 			return
 		}
 	}
@@ -140,7 +140,7 @@ func (e *engine) fetchGangs(ctx context.Context) {
 				return
 			case <-changed:
 			}
-		} else if !sleep(ctx, spread(e.pace.retry)) {
+		} else if !wait(ctx, nil, spread(e.pace.retry)) {
 			return
 		}
 	}
