@@ -49,10 +49,13 @@ const (
 )
 
 // SlotTable holds all slots of one node, so that one GPU can't be in two. Sequence counts its changes: a table that was
-// set back by a restored snapshot shows by a smaller one.
+// set back by a restored snapshot shows by a smaller one. Epoch is that of the ledger it was written in: two tables with
+// one sequence but of different epochs are not the same.
 type SlotTable struct {
 	Version  int    `json:"version"`
+	Epoch    string `json:"epoch,omitempty"`
 	Sequence uint64 `json:"seq"`
+	Rebuild  bool   `json:"rebuild,omitempty"` // the ledger was lost or set back: the node is asked what it remembers
 	Slots    []Slot `json:"slots"`
 }
 
@@ -115,10 +118,21 @@ type Claim struct {
 // Ack says what a node's device plugin has acted on. Clear lists the closing slots on whose GPUs nothing runs any more;
 // a slot that is listed can't be claimed again, so the list only grows until the slot leaves the table.
 type Ack struct {
-	Version  int      `json:"version"`
-	Sequence uint64   `json:"seq"` // of the slot table acted on
-	BootID   string   `json:"boot"`
-	Clear    []string `json:"clear,omitempty"` // SlotID texts
+	Version    int               `json:"version"`
+	Epoch      string            `json:"epoch,omitempty"` // of the slot table acted on
+	Sequence   uint64            `json:"seq"`             // of the slot table acted on
+	BootID     string            `json:"boot"`
+	Clear      []string          `json:"clear,omitempty"`      // SlotID texts
+	Busy       map[string]string `json:"busy,omitempty"`       // closing slots that are not clear, by SlotID text: what keeps them, for people
+	Remembered *Remembered       `json:"remembered,omitempty"` // the answer to a table with Rebuild
+}
+
+// Remembered is what a node still knows of a ledger that was lost or set back.
+type Remembered struct {
+	Asked  uint64         `json:"asked"` // sequence of the table that asked
+	Table  SlotTable      `json:"table"` // the last one acted on
+	Claims []Claim        `json:"claims,omitempty"`
+	Ports  map[string]int `json:"ports,omitempty"` // by reservation: Grant.MasterPort
 }
 
 // GangState is where a gang is.

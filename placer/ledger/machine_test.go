@@ -354,8 +354,8 @@ func (m *machine) claim(*rapid.T) {
 	if err != nil || table.Doc.Sequence < n.table.Sequence {
 		return // the plugin does not serve from a ledger that was set back
 	}
-	if _, known := m.load().Claims[node][slot.ID()]; m.procs[slot.ID()].allocation != "" && !known {
-		return // only a ledger that was set back has forgotten the claim; Nomad still holds the slot for it
+	if p, runs := m.procs[slot.ID()]; runs && m.load().Claims[node][slot.ID()].Doc.Allocation != p.allocation {
+		return // only a ledger that was set back knows another claim, or none; Nomad holds the slot for what runs on it
 	}
 	m.store.fault = pick(m, "fault", []Fault{None, None, Lose, Drop, Late})
 	got, err := m.l.Claim(m.ctx, node, c, anyone)
