@@ -20,6 +20,7 @@ const (
 	Refuse       Kind = "refuse"        // write why a job is not admitted
 	ClearRefusal Kind = "clear refusal" // remove that
 	MakeTable    Kind = "make table"    // create a node's slot table, empty
+	Sweep        Kind = "sweep"         // close a node's slots that no gang holds, and take out those that are clear
 	DeleteRun    Kind = "delete run"    // remove a run whose reservation is gone
 	Grant        Kind = "grant"         // give a gang all of its slots
 	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
@@ -41,10 +42,10 @@ type Action struct {
 	Kind    Kind
 	What    string                   // Put: what it is about; else words for the log
 	Gang    ledger.Gang              // Release, Close, Put, Delete, Grant: the new document
-	Remove  bool                     // Release: delete the gang's document instead of writing it
+	Release ledger.Release           // Release: how
 	Slots   map[string][]ledger.Slot // Grant: by node
 	Refusal ledger.Refusal           // Refuse; of ClearRefusal only namespace and job
-	Node    string                   // MakeTable
+	Node    string                   // MakeTable, Sweep
 	Run     ledger.RunID             // DeleteRun
 	Slot    ledger.SlotID            // Signal
 	Alloc   *nomad.Alloc             // Signal

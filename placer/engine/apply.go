@@ -17,8 +17,8 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 	case Close:
 		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
 	case Release:
-		return ledger.BuildRelease(s, a.Gang, a.Remove)
-	case Put, Delete, Refuse, ClearRefusal, MakeTable, DeleteRun, Signal, Retire:
+		return ledger.BuildRelease(s, a.Gang, a.Release)
+	case Put, Delete, Refuse, ClearRefusal, MakeTable, Sweep, DeleteRun, Signal, Retire:
 	}
 	return ledger.Change{
 		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},

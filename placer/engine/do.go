@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nomad-muster/muster/placer/ledger"
@@ -35,6 +36,8 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		return l.Ledger.DeleteRefusal(ctx, l.lease, a.Refusal.Namespace, a.Refusal.Job)
 	case MakeTable:
 		return l.Ledger.EnsureTable(ctx, l.lease, a.Node)
+	case Sweep:
+		return l.sweep(ctx, a.Node)
 	case DeleteRun:
 		return l.Ledger.DeleteRun(ctx, l.lease, a.Run)
 	case Signal:
@@ -66,6 +69,20 @@ func (l *leader) write(ctx context.Context, a Action) error {
 	return nil
 }
 
+// sweep takes one step towards a node without orphans.
+func (l *leader) sweep(ctx context.Context, node string) error {
+	table, due, err := ledger.BuildSweep(l.snapshot, node)
+	if err != nil || !due {
+		return err
+	}
+	if table.Index, err = l.Ledger.CommitTable(ctx, l.lease, node, table); err != nil {
+		return err
+	}
+	l.snapshot.Tables = maps.Clone(l.snapshot.Tables)
+	l.snapshot.Tables[node] = table
+	return nil
+}
+
 // logAction tells operators what was done.
 func (l *leader) logAction(a Action) {
 	g := a.Gang
@@ -86,6 +103,8 @@ func (l *leader) logAction(a Action) {
 		l.Logger.Info("no longer refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace)
 	case MakeTable:
 		l.Logger.Info("node is new", "node", a.Node)
+	case Sweep:
+		l.Logger.Info("swept slots that no gang holds", "node", a.Node)
 	case Signal:
 		l.Logger.Info("signal", "gang", g.Name, "rank", a.Slot.Rank, "alloc", a.Alloc.ID, "task", a.Task, "signal", a.Signal)
 	case Retire:

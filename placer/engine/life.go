@@ -269,7 +269,7 @@ func (s step) summary(g ledger.Gang, result string, why ledger.Reason) *ledger.R
 
 // liveClosing: a closing gang's slots go when all nodes have acknowledged that nothing uses them.
 func (s step) liveClosing(g ledger.Gang) (Action, bool) {
-	if _, clear := ledger.Cleared(s.Ledger, g); !clear {
+	if _, clear := ledger.Cleared(s.Ledger, g, ledger.Release{}); !clear {
 		return Action{}, false
 	}
 	w, how, _ := s.owner(g)
@@ -280,7 +280,7 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 	g.Reservation, g.After, g.Since = nil, "", s.now
 	switch after {
 	case "":
-		return Action{Kind: Release, What: "deleted", Gang: g, Remove: true}, true
+		return Action{Kind: Release, What: "deleted", Gang: g, Release: ledger.Release{Remove: true}}, true
 	case ledger.GangWaiting:
 		if how == owns {
 			g = anew(g, w)

@@ -36,12 +36,12 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	leaving := map[string]bool{}
 	for _, a := range lives {
 		busy[a.Gang.Name] = true
-		leaving[a.Gang.Name] = a.Kind == Delete || a.Kind == Release && a.Remove
+		leaving[a.Gang.Name] = a.Kind == Delete || a.Kind == Release && a.Release.Remove
 	}
 	intake := s.intake(leaving)
 	actions = append(actions, intake...)
 	placed := s.place(busy)
-	if len(of(actions, Release, Delete, MakeTable))+len(of(intake, Put)) > 0 {
+	if len(of(actions, Release, Delete, MakeTable, Sweep))+len(of(intake, Put)) > 0 {
 		placed = of(placed, Grant) // the next step knows better why the others wait
 	}
 	return slices.Concat(actions, placed, s.signals(), s.retirements())
@@ -69,13 +69,18 @@ func of(actions []Action, kinds ...Kind) []Action {
 	return out
 }
 
-// housekeeping makes slot tables for new nodes and removes runs whose reservation is gone.
+// housekeeping makes slot tables for new nodes, sweeps slots that no gang holds, and removes runs whose reservation is gone.
 func (s step) housekeeping() []Action {
 	var actions []Action
 	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Nodes)) {
 		_, has := s.Ledger.Tables[node]
 		if !has && !slices.Contains(s.Ledger.Newer, s.rules.Keys.Slots(node)) {
 			actions = append(actions, Action{Kind: MakeTable, Node: node})
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Orphans())) {
+		if _, due, err := ledger.BuildSweep(s.Ledger, node); due && err == nil {
+			actions = append(actions, Action{Kind: Sweep, Node: node})
 		}
 	}
 	for _, run := range slices.SortedFunc(maps.Keys(s.Ledger.Runs), compareRuns) {

@@ -86,7 +86,7 @@ func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 
 // closeSlots is a table with the open slots of a reservation closing; ok is false when there are none.
 func closeSlots(table SlotTable, reservation, why string) (closed SlotTable, ok bool) {
-	closed = SlotTable{Version: Version, Sequence: table.Sequence + 1, Slots: slices.Clone(table.Slots)}
+	closed = SlotTable{Version: Version, Epoch: table.Epoch, Sequence: table.Sequence + 1, Slots: slices.Clone(table.Slots)}
 	for i := range closed.Slots {
 		slot := &closed.Slots[i]
 		if slot.Reservation == reservation && slot.State == SlotOpen {
@@ -116,23 +116,37 @@ func cut(text string, bytes int) string {
 	return text + more
 }
 
-// BuildRelease takes all slots of a gang's reservation out of their tables, once all are clear (see Cleared). The gang
-// given is its new document, with no reservation; with remove it is deleted.
-func BuildRelease(s Snapshot, gang Gang, remove bool) (Change, error) {
+// Release says how a reservation leaves its tables.
+type Release struct {
+	// Remove deletes the gang's document instead of writing it.
+	Remove bool
+	// LeftBehind are nodes whose slots stay in their tables, closing, of no gang any more: nodes that have been silent for
+	// so long that the gang goes on without them. BuildSweep takes such slots out once their node has cleared them.
+	LeftBehind map[string]bool
+	// Vouched takes slots out although their nodes have not cleared them: a person says that nothing uses them.
+	Vouched bool
+}
+
+// BuildRelease takes all slots of a gang's reservation out of their tables, once all that are not left behind are clear
+// (see Cleared). The gang given is its new document, with no reservation; with how.Remove it is deleted.
+func BuildRelease(s Snapshot, gang Gang, how Release) (Change, error) {
 	refuse := refusing("releasing", gang.Name)
 	before, err := reserved(s, gang.Name)
 	if err != nil {
 		return Change{}, refuse("%w", err)
 	}
-	if !remove && (gang.Reservation != nil || gang.State != GangWaiting && gang.State != GangFinished && gang.State != GangFailed) {
+	if !how.Remove && (gang.Reservation != nil || gang.State != GangWaiting && gang.State != GangFinished && gang.State != GangFailed) {
 		return Change{}, refuse("its new document must be waiting, finished or failed, with no reservation")
 	}
-	if missing, ok := Cleared(s, before.Doc); !ok {
+	if missing, ok := Cleared(s, before.Doc, how); !ok {
 		return Change{}, refuse("not clear yet: %s", strings.Join(missing, "; "))
 	}
 	reservation := before.Doc.Reservation.ID
-	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, DeleteGang: remove, Tables: map[string]Versioned[SlotTable]{}}
+	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, DeleteGang: how.Remove, Tables: map[string]Versioned[SlotTable]{}}
 	for _, node := range nodesOf(before.Doc) {
+		if how.LeftBehind[node] {
+			continue
+		}
 		table, err := s.settled(node)
 		if err != nil {
 			return Change{}, refuse("%w", err)
@@ -141,23 +155,23 @@ func BuildRelease(s Snapshot, gang Gang, remove bool) (Change, error) {
 		if len(left) == len(table.Doc.Slots) {
 			continue
 		}
-		doc := SlotTable{Version: Version, Sequence: table.Doc.Sequence + 1, Slots: left}
+		doc := SlotTable{Version: Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence + 1, Slots: left}
 		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
 	}
 	return change, nil
 }
 
-// Cleared says whether nothing uses the GPUs of a gang's reservation any more: every slot is closing, and its node has
-// acknowledged that it is clear and shows no claim on it, or the machine that it was granted on has started anew. If
-// not, missing says for each slot what is missing.
-func Cleared(s Snapshot, gang Gang) (missing []string, ok bool) {
+// Cleared says whether a gang's reservation can be released in a way. Every slot must be closing; of those that are not
+// left behind or vouched for the node must also have acknowledged that it is clear and show no claim on it, or the machine
+// that it was granted on must have started anew. If not, missing says for each slot what is missing.
+func Cleared(s Snapshot, gang Gang, how Release) (missing []string, ok bool) {
 	if gang.Reservation == nil {
 		return nil, true
 	}
 	found := 0
 	for _, node := range nodesOf(gang) {
 		table, err := s.table(node)
-		if err != nil {
+		if err != nil && !how.LeftBehind[node] {
 			missing = append(missing, err.Error())
 			continue
 		}
@@ -166,12 +180,16 @@ func Cleared(s Snapshot, gang Gang) (missing []string, ok bool) {
 				continue
 			}
 			found++
-			if why := s.unclear(node, slot); why != "" {
+			why := s.unclear(node, slot)
+			if slot.State == SlotClosing && (how.LeftBehind[node] || how.Vouched) {
+				why = ""
+			}
+			if why != "" {
 				missing = append(missing, fmt.Sprintf("slot %s on node %s: %s", slot.ID(), node, why))
 			}
 		}
 	}
-	if members := gang.Reservation.members(); found != members {
+	if members := gang.Reservation.members(); found != members && len(how.LeftBehind) == 0 {
 		missing = append(missing, fmt.Sprintf("the ledger has %d of its %d slots", found, members))
 	}
 	return missing, len(missing) == 0

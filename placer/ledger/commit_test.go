@@ -32,17 +32,17 @@ func TestLifeOfAGang(t *testing.T) {
 		acknowledge(t, l, "n1")
 		acknowledge(t, l, "n2")
 		s := load(t, l)
-		_, err := BuildRelease(s, waiting(gang), false)
+		_, err := BuildRelease(s, waiting(gang), Release{})
 		must.EqError(t, err, "releasing gang a: not clear yet: slot r1.0 on node n1: claimed by allocation alloc-n1; slot r1.1 on node n2: claimed by allocation alloc-n2")
 		must.NoError(t, l.Unclaim(t.Context(), "n1", SlotID{"r1", 0}, "alloc-n1"))
 		must.NoError(t, l.Unclaim(t.Context(), "n2", SlotID{"r1", 1}, "alloc-n2"))
 		acknowledge(t, l, "n1")
-		missing, ok := Cleared(load(t, l), gang)
+		missing, ok := Cleared(load(t, l), gang, Release{})
 		must.False(t, ok)
 		must.Eq(t, []string{"slot r1.1 on node n2: the node has not acknowledged it as clear"}, missing)
 		acknowledge(t, l, "n2")
 		s = load(t, l)
-		change, err := BuildRelease(s, waiting(gang), false)
+		change, err := BuildRelease(s, waiting(gang), Release{})
 		must.NoError(t, err)
 		commit(t, l, lease, change)
 		s = load(t, l)
@@ -190,7 +190,7 @@ func TestWidestGang(t *testing.T) {
 		for node := range slots {
 			acknowledge(t, l, node)
 		}
-		change, err = BuildRelease(load(t, l), waiting(gang), true)
+		change, err = BuildRelease(load(t, l), waiting(gang), Release{Remove: true})
 		must.NoError(t, err)
 		commit(t, l, lease, change)
 		s = load(t, l)
@@ -410,7 +410,7 @@ func TestReleaseRefusals(t *testing.T) {
 			acknowledge(t, l, "n1")
 			s := load(t, l)
 			c.spoil(&s, &gang)
-			_, err := BuildRelease(s, gang, false)
+			_, err := BuildRelease(s, gang, Release{})
 			if c.want == "" {
 				must.NoError(t, err)
 				return
@@ -418,6 +418,18 @@ func TestReleaseRefusals(t *testing.T) {
 			must.EqError(t, err, "releasing gang a: not clear yet: "+c.want)
 		})
 	}
+	t.Run("vouched for", func(t *testing.T) {
+		l := New(NewMemory(), "global")
+		lease := cluster(t, l, 4, "n1")
+		gang := grant(t, l, lease, asked("a", 1, 4), "r1", "n1")
+		_, err := BuildRelease(load(t, l), waiting(gang), Release{Vouched: true})
+		must.EqError(t, err, "releasing gang a: not clear yet: slot r1.0 on node n1: it is open", must.Sprint("its tasks must be told first"))
+		closeGang(t, l, lease, "a", "test")
+		change, err := BuildRelease(load(t, l), waiting(gang), Release{Vouched: true})
+		must.NoError(t, err)
+		commit(t, l, lease, change)
+		must.SliceEmpty(t, load(t, l).Tables["n1"].Doc.Slots)
+	})
 	t.Run("a ledger that was set back", func(t *testing.T) {
 		l := New(NewMemory(), "global")
 		lease := cluster(t, l, 4, "n1")
@@ -428,7 +440,7 @@ func TestReleaseRefusals(t *testing.T) {
 	})
 	t.Run("no reservation", func(t *testing.T) {
 		s := Snapshot{Gangs: map[string]Versioned[Gang]{"a": {Doc: asked("a", 1, 4)}}}
-		_, err := BuildRelease(s, asked("a", 1, 4), false)
+		_, err := BuildRelease(s, asked("a", 1, 4), Release{})
 		must.EqError(t, err, "releasing gang a: it has no reservation")
 		_, err = BuildClose(s, asked("b", 1, 4), "")
 		must.EqError(t, err, "closing gang b: not in the ledger")

@@ -126,7 +126,7 @@ func newMachine(t *testing.T, r *rapid.T, store Store, region string) *machine {
 func (m *machine) run() {
 	actions := map[string]func(*rapid.T){
 		"grant": m.grant, "grant more": m.grant, "close": m.close, "release": m.release, "claim": m.claim, "end": m.end, "acknowledge": m.acknowledge,
-		"look": m.look, "elect": func(*rapid.T) { m.elect() }, "late": func(*rapid.T) { m.deliver() }, "reboot": m.reboot, "": m.check,
+		"sweep": m.sweep, "look": m.look, "elect": func(*rapid.T) { m.elect() }, "late": func(*rapid.T) { m.deliver() }, "reboot": m.reboot, "": m.check,
 	}
 	if _, ok := m.store.Store.(*Memory); ok {
 		actions["save"], actions["set back"], actions["lose"] = m.save, m.setBack, m.lose
@@ -173,10 +173,17 @@ func (m *machine) decide(change Change, err error) {
 	if err != nil {
 		return
 	}
+	m.commit(func(lease Lease) error {
+		_, err := m.l.Commit(m.ctx, lease, change)
+		return err
+	})
+}
+
+func (m *machine) commit(write func(Lease) error) {
 	m.store.fault = pick(m, "fault", []Fault{None, None, None, Lose, Drop, Late, Late, Refuse})
 	lease := m.lease()
 	before := m.load()
-	_, err = m.l.Commit(m.ctx, lease, change)
+	err := write(lease)
 	if lease != m.term {
 		if err == nil {
 			m.Fatalf("a transaction of an old leader landed")
@@ -238,8 +245,25 @@ func (m *machine) close(*rapid.T) {
 func (m *machine) release(*rapid.T) {
 	s := m.snapshot()
 	if name, ok := m.anyGang(s); ok {
-		m.decide(BuildRelease(s, waiting(s.Gangs[name].Doc), rapid.Bool().Draw(m.T, "remove")))
+		how := Release{Remove: rapid.Bool().Draw(m.T, "remove"), LeftBehind: map[string]bool{}}
+		if rapid.IntRange(0, 3).Draw(m.T, "leave behind") == 0 {
+			how.LeftBehind[m.anyNode()] = true
+		}
+		m.decide(BuildRelease(s, waiting(s.Gangs[name].Doc), how))
 	}
+}
+
+// sweep looks after slots of no gang.
+func (m *machine) sweep(*rapid.T) {
+	s, node := m.snapshot(), m.anyNode()
+	table, due, err := BuildSweep(s, node)
+	if err != nil || !due {
+		return
+	}
+	m.commit(func(lease Lease) error {
+		_, err := m.l.CommitTable(m.ctx, lease, node, table)
+		return err
+	})
 }
 
 func (m *machine) anyGang(s Snapshot) (string, bool) {
@@ -480,8 +504,8 @@ func (m *machine) checkWhole(s Snapshot) {
 				states[slot.Reservation] = map[SlotState]bool{}
 			}
 			states[slot.Reservation][slot.State] = true
-			if gang := s.Gangs[slot.Owner.Gang].Doc; gang.Reservation == nil || gang.Reservation.ID != slot.Reservation {
-				m.Fatalf("slot %s is of no gang", slot.ID())
+			if !s.held(slot) && slot.State != SlotClosing {
+				m.Fatalf("slot %s is of no gang, and open", slot.ID())
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func TestClaimOrClose(t *testing.T) {
 			}
 			acknowledge(t, l, "n1")
 			s = load(t, l)
-			change, err := BuildRelease(s, gang, true)
+			change, err := BuildRelease(s, gang, Release{Remove: true})
 			must.NoError(t, err)
 			commit(t, l, lease, change)
 		}
@@ -231,7 +231,7 @@ func TestRun(t *testing.T) {
 		acknowledge(t, l, "n2")
 		s := load(t, l)
 		must.EqOp(t, MemberStopped, s.Runs[RunID{"a", "r1"}].Members[1].Doc.State)
-		change, err := BuildRelease(s, waiting(gang), false)
+		change, err := BuildRelease(s, waiting(gang), Release{})
 		must.NoError(t, err)
 		commit(t, l, lease, change)
 		must.NoError(t, l.DeleteRun(t.Context(), lease, RunID{"a", "r1"}))

@@ -43,7 +43,7 @@ func TestSetBack(t *testing.T) {
 		restore := snapshotter(t, l.Store())
 
 		s := load(t, l)
-		change, err := BuildRelease(s, waiting(first), false)
+		change, err := BuildRelease(s, waiting(first), Release{})
 		must.NoError(t, err)
 		commit(t, l, lease, change)
 		second := grant(t, l, lease, asked("b", 1, 8), "r2", "n1")
@@ -67,7 +67,7 @@ func TestSetBack(t *testing.T) {
 		s = load(t, l)
 		must.SliceEmpty(t, s.FreeGPUs("n1"))
 		must.EqOp(t, "the ledger was set back: node n1 has acted on slot table 5, and the ledger has 3", s.Withheld("n1"))
-		_, err = BuildRelease(s, waiting(first), false)
+		_, err = BuildRelease(s, waiting(first), Release{})
 		must.ErrorContains(t, err, "not clear yet")
 		_, err = BuildClose(s, closing(first), "test")
 		must.ErrorIs(t, err, ErrSetBack)

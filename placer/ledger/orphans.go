@@ -1,0 +1,69 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// whyOrphan is why an orphan is closing.
+const whyOrphan = "no gang holds it"
+
+// Orphans are, by node, the slots whose reservation no gang document holds: they were left behind by a release, or the
+// ledger was set back. Their GPUs are taken like those of any slot. A document that can't be read counts as holding.
+func (s Snapshot) Orphans() map[string][]Slot {
+	orphans := map[string][]Slot{}
+	for node, table := range s.Tables {
+		for _, slot := range table.Doc.Slots {
+			if !s.held(slot) {
+				orphans[node] = append(orphans[node], slot)
+			}
+		}
+	}
+	return orphans
+}
+
+// held says whether the document of a slot's gang holds its reservation, or may.
+func (s Snapshot) held(slot Slot) bool {
+	if s.unreadable(s.keys.Gang(slot.Owner.Gang)) {
+		return true
+	}
+	r := s.Gangs[slot.Owner.Gang].Doc.Reservation
+	return r != nil && r.ID == slot.Reservation
+}
+
+// BuildSweep is a node's next table on the way to one without orphans: open ones turn to closing, so that what runs on
+// them is ended as with any other slot, and closing ones that are clear leave. ok is false when there is nothing to do now.
+func BuildSweep(s Snapshot, node string) (swept Versioned[SlotTable], ok bool, err error) {
+	table, err := s.settled(node)
+	if err != nil {
+		return table, false, fmt.Errorf("sweeping node %s: %w", node, err)
+	}
+	doc := SlotTable{Version: Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence + 1}
+	for _, slot := range table.Doc.Slots {
+		switch {
+		case s.held(slot):
+		case slot.State == SlotOpen:
+			slot.State, slot.Why, slot.Closing, ok = SlotClosing, whyOrphan, doc.Sequence, true
+		case s.unclear(node, slot) == "":
+			ok = true
+			continue
+		}
+		doc.Slots = append(doc.Slots, slot)
+	}
+	return Versioned[SlotTable]{Doc: doc, Index: table.Index}, ok, nil
+}
+
+// CommitTable writes a node's table alone, for a decision that is about no gang, provided that the lease still holds and
+// the table has not changed since it was read. It returns the table's new index. Errors: ErrNotLeader, ErrConflict,
+// ErrUnknownOutcome.
+func (l *Ledger) CommitTable(ctx context.Context, lease Lease, node string, table Versioned[SlotTable]) (uint64, error) {
+	changed, err := l.store.Txn(ctx, []Op{lease.guard(), {Verb: CAS, Key: l.keys.Slots(node), Value: encode(table.Doc), Index: table.Index}})
+	if err != nil {
+		return 0, fmt.Errorf("committing the slot table of node %s: %w", node, leaseError(err, lease))
+	}
+	return changed[slices.IndexFunc(changed, func(e Entry) bool { return e.Key == l.keys.Slots(node) })].Index, nil
+}
