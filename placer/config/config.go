@@ -25,6 +25,10 @@ type Config struct {
 	// StartTimeout is how long after a grant every task may take to claim its slot: downloads, templates and prestart
 	// tasks come before that. Default 15m, at least PlacementDeadline.
 	StartTimeout time.Duration
+	// MaxFailures is how many times in a row a gang's command may fail, at its start or later, before the gang fails for
+	// good and its job is stopped with the reason. Drains, lost nodes and preemption are no failures, and a run of ten
+	// minutes or a new version of the job starts the count anew. Default 8, 0 to 1000; 0 means no limit.
+	MaxFailures int
 	// Tick is how often the placer decides although nothing has changed, for deadlines and reasons that move with time.
 	// Default 1s, 100ms to 1m.
 	Tick time.Duration
@@ -97,6 +101,7 @@ func Default(hostname string) Config {
 		FenceTime:         2 * time.Minute,
 		PlacementDeadline: time.Minute,
 		StartTimeout:      15 * time.Minute,
+		MaxFailures:       8,
 		Tick:              time.Second,
 		RelistInterval:    30 * time.Second,
 		Ports:             Ports{Base: 20000},

@@ -67,6 +67,7 @@ func (c *Config) options() []option {
 		{"", "fence_time", duration(&c.FenceTime, 10*time.Second, 24*time.Hour)},
 		{"", "placement_deadline", duration(&c.PlacementDeadline, 20*time.Second, time.Hour)},
 		{"", "start_timeout", duration(&c.StartTimeout, 20*time.Second, 24*time.Hour)},
+		{"", "max_failures", number(&c.MaxFailures, 0, 1000)},
 		{"", "tick", duration(&c.Tick, 100*time.Millisecond, time.Minute)},
 		{"", "relist_interval", duration(&c.RelistInterval, time.Second, 10*time.Minute)},
 		{"topology", "levels", texts(&c.Topology.Levels)},

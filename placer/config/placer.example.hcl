@@ -21,6 +21,11 @@ placement_deadline = "60s"
 # How long after a grant every task may take to claim its slot: downloads, templates and prestart tasks come first.
 start_timeout = "15m"
 
+# How many times in a row a gang's command may fail, at its start or later, before the gang fails for good and its job is
+# stopped with the reason. Drains, lost nodes and preemption do not count; a run of 10 minutes or a new version of the job
+# starts the count anew. 0 to 1000; 0 means no limit.
+max_failures = 8
+
 # How often the placer decides although nothing has changed. 100ms to 1m.
 tick = "1s"
 

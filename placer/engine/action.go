@@ -24,7 +24,7 @@ const (
 	DeleteRun    Kind = "delete run"    // remove a run whose reservation is gone
 	Grant        Kind = "grant"         // give a gang all of its slots
 	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
-	Retire       Kind = "retire"        // stop the job of a finished gang, which Nomad would run again
+	WriteJob     Kind = "write job"     // stop a job, or register it again, in Nomad
 )
 
 // What a Put is about.
@@ -35,9 +35,19 @@ const (
 	putRunning = "running"     // all slots are claimed
 	putFailed  = "failed"      // Nomad will not run it again
 	putAgain   = "again"       // it was over, and its job wants to run again
+	putReset   = "reset"       // its job is going to be stopped and registered again
+	putDone    = "reset done"  // that has happened
 )
 
-// Action is one thing to do: one transaction, one signal, or one stop.
+// What a WriteJob is for.
+const (
+	endFinished = "finished" // a gang that has finished, and that Nomad would run again
+	endFailed   = "failed"   // a gang that has failed too often
+	endSecond   = "second"   // a job whose gang name is another job's
+	endReset    = "reset"    // a gang that Nomad's books have wrong
+)
+
+// Action is one thing to do: one transaction, one signal, or one change of a job.
 type Action struct {
 	Kind    Kind
 	What    string                   // Put: what it is about; else words for the log
@@ -51,5 +61,6 @@ type Action struct {
 	Alloc   *nomad.Alloc             // Signal
 	Task    string                   // Signal
 	Signal  string                   // Signal
-	Job     *nomad.Job               // Retire
+	Job     *nomad.Job               // WriteJob
+	Write   nomad.JobWrite           // WriteJob
 }

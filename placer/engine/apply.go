@@ -18,7 +18,7 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
 	case Release:
 		return ledger.BuildRelease(s, a.Gang, a.Release)
-	case Put, Delete, Refuse, ClearRefusal, MakeTable, Sweep, DeleteRun, Signal, Retire:
+	case Put, Delete, Refuse, ClearRefusal, MakeTable, Sweep, DeleteRun, Signal, WriteJob:
 	}
 	return ledger.Change{
 		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},

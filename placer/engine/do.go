@@ -44,9 +44,9 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		l.memory.Signalled[a.Slot] = Signalled{At: l.Now(), Kill: a.Signal == sigkill}
 		l.Signal(ctx, a.Alloc, a.Task, a.Signal)
 		return nil
-	case Retire:
-		l.memory.Retired[a.Gang.Name] = l.Now()
-		l.Retire(ctx, a.Job)
+	case WriteJob:
+		l.memory.Written[a.Job.ID] = Written{At: l.Now(), Index: a.Job.JobModifyIndex}
+		l.WriteJob(ctx, a.Job, a.Write)
 		return nil
 	case Release, Close, Put, Delete, Grant:
 	}
@@ -107,10 +107,24 @@ func (l *leader) logAction(a Action) {
 		l.Logger.Info("swept slots that no gang holds", "node", a.Node)
 	case Signal:
 		l.Logger.Info("signal", "gang", g.Name, "rank", a.Slot.Rank, "alloc", a.Alloc.ID, "task", a.Task, "signal", a.Signal)
-	case Retire:
-		l.Logger.Info("ending the job of a finished gang, which Nomad would run again", "gang", g.Name, "job", a.Job.ID)
+	case WriteJob:
+		l.logWrite(a)
 	case DeleteRun:
 		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
+	}
+}
+
+func (l *leader) logWrite(a Action) {
+	log := l.Logger.With("gang", a.Gang.Name, "job", a.Job.ID)
+	switch a.What {
+	case endFinished:
+		log.Info("ending the job of a finished gang, which Nomad would run again")
+	case endFailed:
+		log.Info("ending the job of a gang that has failed for good")
+	case endSecond:
+		log.Info("ending a job whose gang name is another job's")
+	case endReset:
+		log.Info("resetting the gang", "change", a.Write)
 	}
 }
 
@@ -130,6 +144,10 @@ func (l *leader) logPut(a Action) {
 		log.Info("running", "reservation", g.Reservation.ID)
 	case putFailed:
 		log.Warn("given up", "reason", g.Why.Text)
+	case putReset:
+		log.Warn("its job is going to be stopped and registered again", "version", g.Reset.FromVersion, "reason", g.Reset.Why)
+	case putDone:
+		log.Info("its job is registered again", "version", g.JobVersion)
 	}
 }
 
@@ -154,6 +172,10 @@ func (l *leader) announce(a Action, state nomad.State) {
 		id, text = nomad.JobID{Namespace: a.Refusal.Namespace, ID: a.Refusal.Job}, "Muster refused the gang: "+a.Refusal.Why.Text
 	case a.Kind == Put && a.What == putReason:
 		text = "The gang waits: " + a.Gang.Why.Text
+	case a.Kind == Put && a.What == putReset:
+		text = "Muster resets the gang: " + a.Gang.Reset.Why + "; the job is stopped and registered again, and runs from its last checkpoint"
+	case a.Kind == Close && a.Gang.After == ledger.GangFailed:
+		text = "The gang has failed: " + a.Gang.Why.Text
 	default:
 		return
 	}

@@ -200,6 +200,9 @@ func anew(g ledger.Gang, w want) ledger.Gang {
 
 // withSpec is a gang's document for another version of its job.
 func withSpec(g ledger.Gang, w want) ledger.Gang {
+	if g.JobVersion != w.job.Version {
+		g.Failures = 0
+	}
 	g.Spec, g.JobVersion = w.spec, w.job.Version
 	return g
 }

@@ -53,11 +53,17 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 		return Action{}, false
 	case how != owns:
 		return s.drop(why, g)
+	case g.Reset != nil:
+		return s.liveReset(g, w)
 	case w.refused != nil:
 		return s.drop(w.refused.Text, g)
 	case w.job.Version != g.JobVersion:
 		return s.put(putVersion, anew(g, w))
-	case longer(s.Memory.Dead, g.Name, deadFor, s.now):
+	}
+	if reset, must := s.mustReset(g, w.job); must {
+		return s.put(putReset, reset)
+	}
+	if longer(s.Memory.Dead, g.Name, deadFor, s.now) {
 		g.State, g.Since = ledger.GangFailed, s.now
 		g.Why = reason(WhyDead, fmt.Sprintf("Nomad will place nothing more of job %s, and the gang has not finished; run the job again", g.Job))
 		return s.put(putFailed, g)
@@ -114,16 +120,18 @@ func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, w
 	if foreign, some := s.foreignClaim(g, members); some {
 		return s.closeAndWait(g, foreign, WhyForeign, nil), true
 	}
-	if l, some := s.loss(g, members); some {
-		if !l.started {
-			return s.closeAndWait(g, l.text, WhyNotStarted, []string{l.member.node}), true
-		}
-		return s.closeAndWait(g, l.text, WhyFailed, nil), true
+	if text, some := s.bornAnew(members); some {
+		return s.move(g, WhyBornAnew, text), true
 	}
-	if node, some := s.drainingNode(g); some {
-		closed := s.closing(g, ledger.GangWaiting, resultStopped, reason(WhyDrain, fmt.Sprintf("node %s is draining", node)))
-		closed.Attempts = max(closed.Attempts-1, 0)
-		return closed, true
+	l, lost := s.loss(g, members)
+	if node, some := s.drainingNode(g); some && !l.blamed { // Nomad may have stopped members for it already
+		return s.move(g, WhyDrain, fmt.Sprintf("node %s is draining", node)), true
+	}
+	if lost {
+		return s.closeLost(g, l), true
+	}
+	if text, some := s.fencedNode(g); some {
+		return s.move(g, WhySilent, text), true
 	}
 	return s.overdue(g, members)
 }
@@ -227,8 +235,18 @@ func nodesOf(members []member) []string {
 // closing is a gang's document when its slots are closing.
 func (s step) closing(g ledger.Gang, after ledger.GangState, result string, why *ledger.Reason) ledger.Gang {
 	g.LastRun = s.summary(g, result, *why)
+	if after == ledger.GangWaiting && s.ranLong(g) {
+		g.Attempts, g.Failures = 1, 0
+	}
 	g.State, g.After, g.Since, g.Why = ledger.GangClosing, after, s.now, why
 	return g
+}
+
+// move closes a gang that has done nothing wrong: it goes on elsewhere as soon as it can.
+func (s step) move(g ledger.Gang, code, text string) ledger.Gang {
+	closed := s.closing(g, ledger.GangWaiting, resultStopped, reason(code, text))
+	closed.Attempts = max(closed.Attempts-1, 0)
+	return closed
 }
 
 // closeAndWait closes a gang that failed; it waits again, longer each time. Nodes where it did not get to start are
@@ -238,11 +256,7 @@ func (s step) closeAndWait(g ledger.Gang, text, code string, avoid []string) led
 	if code == WhyNotStarted {
 		result = resultNotStarted
 	}
-	ran := g.State == ledger.GangRunning && s.now.Sub(g.Since) >= backoffForgiven
 	closed := s.closing(g, ledger.GangWaiting, result, reason(code, text))
-	if ran {
-		closed.Attempts = 1
-	}
 	notBefore := s.now.Add(backoff(closed.Attempts))
 	closed.NotBefore, closed.Avoid = &notBefore, avoid
 	return closed
@@ -269,7 +283,8 @@ func (s step) summary(g ledger.Gang, result string, why ledger.Reason) *ledger.R
 
 // liveClosing: a closing gang's slots go when all nodes have acknowledged that nothing uses them.
 func (s step) liveClosing(g ledger.Gang) (Action, bool) {
-	if _, clear := ledger.Cleared(s.Ledger, g, ledger.Release{}); !clear {
+	release := ledger.Release{LeftBehind: s.leftBehind(g)}
+	if _, clear := ledger.Cleared(s.Ledger, g, release); !clear {
 		return Action{}, false
 	}
 	w, how, _ := s.owner(g)
@@ -280,7 +295,8 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 	g.Reservation, g.After, g.Since = nil, "", s.now
 	switch after {
 	case "":
-		return Action{Kind: Release, What: "deleted", Gang: g, Release: ledger.Release{Remove: true}}, true
+		release.Remove = true
+		return Action{Kind: Release, What: "deleted", Gang: g, Release: release}, true
 	case ledger.GangWaiting:
 		if how == owns {
 			g = anew(g, w)
@@ -288,7 +304,7 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 	case ledger.GangFinished, ledger.GangFailed, ledger.GangReserved, ledger.GangRunning, ledger.GangClosing:
 	}
 	g.State = after
-	return Action{Kind: Release, What: string(after), Gang: g}, true
+	return Action{Kind: Release, What: string(after), Gang: g, Release: release}, true
 }
 
 // liveOver: a gang that is over keeps its document until its job is gone, wants to run again, or has left the name to
@@ -304,7 +320,7 @@ func (s step) liveOver(g ledger.Gang) (Action, bool) {
 	case left:
 		return s.drop(why, g)
 	case owns:
-		again := w.job.Version > g.JobVersion || g.State == ledger.GangFailed
+		again := w.job.Version > g.JobVersion || g.State == ledger.GangFailed && g.Why != nil && g.Why.Code == WhyDead
 		if w.alive() && w.refused == nil && again {
 			fresh := s.admitted(w)
 			fresh.LastRun = g.LastRun

@@ -34,8 +34,10 @@ type Options struct {
 	Announce func(job nomad.JobID, group, text string)
 	// Signal sends a signal to a task; it must not block.
 	Signal func(ctx context.Context, alloc *nomad.Alloc, task, signal string)
-	// Retire stops a job of which nothing runs, unless it has changed meanwhile; it must not block.
-	Retire func(ctx context.Context, job *nomad.Job)
+	// WriteJob changes a job in Nomad, unless somebody else has changed it meanwhile; it must not block.
+	WriteJob func(ctx context.Context, job *nomad.Job, write nomad.JobWrite)
+	// Denied is why the last change of each job failed.
+	Denied func() map[nomad.JobID]string
 	// Turn is called before each decision; the checker behind Rules.Refusal may forget old answers. Nil: nothing.
 	Turn   func()
 	Now    func() time.Time
@@ -266,7 +268,7 @@ func (l *leader) step(state nomad.State) []Action {
 		l.Turn()
 	}
 	now := l.Now()
-	v := View{Ledger: l.snapshot, Nomad: state}
+	v := View{Ledger: l.snapshot, Nomad: state, Denied: l.Denied()}
 	l.memory = Remember(l.memory, v, now)
 	v.Memory = l.memory
 	l.Nomad.Track(tracked(l.snapshot))

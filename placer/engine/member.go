@@ -118,6 +118,7 @@ type loss struct {
 	text    string // "rank 1 on n3 failed: exit code 2"
 	failed  bool   // it failed by itself; others ended because of it
 	started bool   // it had its claim
+	blamed  bool   // on its command: such failures are counted
 }
 
 // lost says whether the member has left the gang before its work was done. claimGone says that its claim has been gone
@@ -133,7 +134,9 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 	if d := m.reported(); d != nil {
 		switch d.State {
 		case ledger.MemberFailed:
-			return of(true, "failed: %s", cmp.Or(exitText(d.ExitCode), d.Why, "its driver gives no reason"))
+			l, some := of(true, "failed: %s", cmp.Or(exitText(d.ExitCode), d.Why, "its driver gives no reason"))
+			l.blamed = true
+			return l, some
 		case ledger.MemberStopped:
 			return of(false, "was stopped%s", colon(d.Why))
 		case ledger.MemberArrived, ledger.MemberRunning, ledger.MemberSucceeded:
@@ -145,7 +148,9 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 	a := m.alloc()
 	switch {
 	case a != nil && a.Terminal() && (m.claim != nil || running || !m.placed()):
-		return of(true, "%s", m.endText(a, running || m.claim != nil || m.doc != nil))
+		l, some := of(true, "%s", m.endText(a, running || m.claim != nil || m.doc != nil))
+		l.blamed = blames(a, a.Tasks[m.group.Task])
+		return l, some
 	case a != nil && a.Stopping():
 		return of(false, "is being stopped by Nomad%s", colon(a.Message))
 	case running && m.claim == nil && m.group.Driver == driverMuster:

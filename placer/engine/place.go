@@ -25,9 +25,13 @@ func (s step) place(busy map[string]bool) []Action {
 	if why := s.frozen(); why != nil {
 		return s.reasons(waiting, func(string) *ledger.Reason { return why })
 	}
+	held := s.heldBack(waiting)
 	sites := s.sites()
 	snapshot := model.Snapshot{Levels: s.rules.Levels, Nodes: s.modelNodes(sites)}
 	for _, name := range slices.Sorted(maps.Keys(waiting)) {
+		if held[name] != nil {
+			continue
+		}
 		g := waiting[name]
 		snapshot.Gangs = append(snapshot.Gangs, s.modelGang(g, s.Nomad.Jobs[jobOf(g)], sites))
 	}
@@ -35,7 +39,7 @@ func (s step) place(busy map[string]bool) []Action {
 	snapshot.Object = grants.object
 	decision := s.rules.Decide(snapshot, s.now)
 
-	why := map[string]*ledger.Reason{}
+	why := maps.Clone(held)
 	for _, w := range decision.Waits {
 		why[w.Gang] = reason(w.Reason.Code, w.Reason.Text)
 	}
@@ -50,11 +54,22 @@ func (s step) waiting(busy map[string]bool) map[string]ledger.Gang {
 	out := map[string]ledger.Gang{}
 	for name, g := range s.Ledger.Gangs {
 		job := s.Nomad.Jobs[jobOf(g.Doc)]
-		if g.Doc.State == ledger.GangWaiting && !busy[name] && job != nil && !job.Dead() {
+		if g.Doc.State == ledger.GangWaiting && !busy[name] && job != nil && (!job.Dead() || g.Doc.Reset != nil) {
 			out[name] = g.Doc
 		}
 	}
 	return out
+}
+
+// heldBack are the reasons of those gangs that may be granted nothing, by name.
+func (s step) heldBack(waiting map[string]ledger.Gang) map[string]*ledger.Reason {
+	held := map[string]*ledger.Reason{}
+	for name, g := range waiting {
+		if why := s.held(g, s.Nomad.Jobs[jobOf(g)]); why != nil {
+			held[name] = why
+		}
+	}
+	return held
 }
 
 // frozen says why nothing at all may be granted; nil: something may.

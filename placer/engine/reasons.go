@@ -19,6 +19,11 @@ const (
 	WhyDrain      = "drain"       // a node is draining
 	WhyForeign    = "foreign"     // somebody else's task has a claim on one of its slots
 	WhyDead       = "dead"        // Nomad will not run the job again
+	WhyGivenUp    = "given_up"    // its command has failed too often in a row
+	WhySilent     = "silent"      // a node has been silent for the fence time
+	WhyBornAnew   = "born_anew"   // a node is not the one that was granted any more
+	WhyReset      = "reset"       // its job is stopped and registered again, since Nomad's books are wrong about it
+	WhyEnding     = "ending"      // something of an earlier run has not ended yet
 )
 
 // The results of a run, in ledger.RunSummary.

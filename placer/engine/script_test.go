@@ -104,18 +104,27 @@ func (w *world) happen(words []string) {
 		"end":    func(e event) { e.end() },
 		"vanish": func(e event) { e.vanish() },
 		"alloc":  func(e event) { e.alloc() },
-		"ack":    func(event) { w.ack() },
+		"ack":    func(e event) { w.ack(e.name, e.text("forgotten", "")) },
+		"undrain": func(e event) {
+			w.nodes[e.name].DrainStrategy, w.nodes[e.name].ModifyIndex = nil, w.next()
+		},
 		"drain": func(e event) {
 			w.nodes[e.name].DrainStrategy = &structs.DrainStrategy{}
 			w.nodes[e.name].ModifyIndex = w.next()
 		},
 		"state":   func(e event) { w.nodes[e.name].Status = e.text("is", "down") },
 		"silent":  func(e event) { e.silence() },
+		"away":    func(e event) { e.away() },
+		"back":    func(e event) { e.back() },
+		"rights":  func(e event) { w.rights, w.allowed = e.text("is", ""), e.number("after", 0) },
+		"budget":  func(e event) { w.leader.Rules.MaxFailures = e.number("is", 0) },
 		"outage":  func(e event) { w.stale = e.text("is", "nomad does not answer") },
 		"recover": func(event) { w.stale = "" },
 		"wait":    func(e event) { e.wait() },
 		"elect":   func(event) { w.elect() },
 		"load":    func(e event) { e.load() },
+		"beside":  func(e event) { e.beside() },
+		"sweep":   func(e event) { e.sweep() },
 		"epoch":   func(event) { e.loseEpoch() },
 	}
 	do := events[words[0]]
@@ -131,6 +140,9 @@ func (e event) spec() *api.Job {
 	gang := e.text("gang", e.name)
 	job := api.NewBatchJob(e.name, e.name, "global", e.number("priority", 50))
 	job.Datacenters = []string{e.text("datacenter", "dc1")}
+	if parent, set := e.options["parent"]; set {
+		job.ParentID = &parent
+	}
 	job.Namespace = new(string)
 	*job.Namespace = e.text("namespace", "default")
 	for _, name := range strings.Split(e.text("groups", "worker"), ",") {
@@ -230,6 +242,34 @@ func (e event) silence() {
 	must.NoError(e.w.t, e.w.store.DestroySession(e.w.t.Context(), e.w.load().NodeSessions[e.name]))
 }
 
+// back lets a node's device plugin make a session again, maybe as another boot or another client of Nomad's.
+func (e event) back() {
+	w, node := e.w, e.name
+	doc := w.load().Nodes[node].Doc
+	doc.BootID, doc.NodeID = e.text("boot", doc.BootID), e.text("id", doc.NodeID)
+	if old := w.nodes[node]; old.ID != doc.NodeID {
+		next := *old
+		next.ID, next.ModifyIndex = doc.NodeID, w.next()
+		w.nodes["old "+node], w.nodes[node] = old, &next
+	}
+	w.nodes[node].Status = structs.NodeStatusReady
+	session, err := w.store.CreateSession(w.t.Context(), ledger.NodeSession(node))
+	must.NoError(w.t, err)
+	must.NoError(w.t, w.ledger.PublishNode(w.t.Context(), session, doc))
+}
+
+// away lets Nomad lose a node, whose living allocations it calls unknown then.
+func (e event) away() {
+	e.silence()
+	node := e.w.nodes[e.name]
+	node.Status, node.ModifyIndex = structs.NodeStatusDisconnected, e.w.next()
+	for _, a := range e.w.allocs {
+		if a.NodeID == node.ID && !a.Terminal() {
+			a.Client = structs.AllocClientStatusUnknown
+		}
+	}
+}
+
 func (e event) wait() {
 	d, err := time.ParseDuration(e.name)
 	must.NoError(e.w.t, err)
@@ -246,6 +286,32 @@ func (e event) load() {
 			"x": {Memory: structs.AllocatedMemoryResources{MemoryMB: int64(e.number("memory", 0))}},
 		}},
 	})
+}
+
+// beside puts an allocation of a job on a node that is of no gang's group.
+func (e event) beside() {
+	w := e.w
+	w.allocs = append(w.allocs, &nomad.Alloc{
+		ID: fmt.Sprintf("beside-%d", w.next()), Job: e.job(), Group: e.text("group", "db"), NodeID: "id-elsewhere",
+		Client: structs.AllocClientStatusRunning, Desired: structs.AllocDesiredStatusRun, Created: w.index,
+	})
+}
+
+// sweep lets a node's driver end whatever stands on closing slots.
+func (e event) sweep() {
+	w := e.w
+	s := w.load()
+	for _, slot := range s.Tables[e.name].Doc.Slots {
+		if slot.State != ledger.SlotClosing {
+			continue
+		}
+		if claim, some := s.Claims[e.name][slot.ID()]; some {
+			must.NoError(w.t, w.ledger.Unclaim(w.t.Context(), e.name, slot.ID(), claim.Doc.Allocation))
+		}
+		if a := w.living(slot.ID()); a != nil {
+			a.Client = structs.AllocClientStatusComplete
+		}
+	}
 }
 
 func (e event) slots() []ledger.SlotID {
@@ -281,6 +347,12 @@ func (w *world) show() string {
 		}
 		if g.Attempts > 0 {
 			fmt.Fprintf(&b, ", attempts %d", g.Attempts)
+		}
+		if g.Failures > 0 {
+			fmt.Fprintf(&b, ", failures %d", g.Failures)
+		}
+		if g.Reset != nil {
+			fmt.Fprintf(&b, ", reset from version %d", g.Reset.FromVersion)
 		}
 		if g.NotBefore != nil {
 			fmt.Fprintf(&b, ", not before +%s", g.NotBefore.Sub(w.now))

@@ -15,17 +15,19 @@ import (
 // step is one decision under way: what it looks at, and what follows from that alone.
 type step struct {
 	View
-	rules Rules
-	now   time.Time
-	wants map[nomad.JobID]want
+	rules  Rules
+	now    time.Time
+	wants  map[nomad.JobID]want
+	allocs map[nomad.JobID][]*nomad.Alloc // of those jobs
 }
 
 // Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
-// slot, grant, signals, retirements. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
+// slot, grant, signals, changes of jobs. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
 // state is stale, only what the ledger alone proves is done.
 func (r Rules) Step(v View, now time.Time) []Action {
 	s := step{View: v, rules: r, now: now}
 	s.wants = r.wants(v)
+	s.allocs = allocsOf(v.Nomad, s.wants)
 
 	lives := s.lives()
 	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete), s.housekeeping())
@@ -44,7 +46,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	if len(of(actions, Release, Delete, MakeTable, Sweep))+len(of(intake, Put)) > 0 {
 		placed = of(placed, Grant) // the next step knows better why the others wait
 	}
-	return slices.Concat(actions, placed, s.signals(), s.retirements())
+	return slices.Concat(actions, placed, s.signals(), s.jobWrites())
 }
 
 // lives lets every gang take its next step in life, in the order of names.

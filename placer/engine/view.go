@@ -20,7 +20,8 @@ import (
 type View struct {
 	Ledger ledger.Snapshot
 	Nomad  nomad.State
-	Memory Memory // what this leader has seen so far
+	Memory Memory                 // what this leader has seen so far
+	Denied map[nomad.JobID]string // why Nomad did not take the last change of each job
 }
 
 // Rules are what a step decides by. They are the same for as long as a placer runs.
@@ -30,6 +31,8 @@ type Rules struct {
 	PortBase          int      // first port for tasks without the muster driver
 	PlacementDeadline time.Duration
 	StartTimeout      time.Duration
+	FenceTime         time.Duration // how long a node may be silent before its gangs go on elsewhere
+	MaxFailures       int           // of the user's command in a row, after which a gang fails for good; 0: no limit
 
 	// Read reads the gang that a job asks for; nil without one. The same job always gives the same answer.
 	Read func(job *nomad.Job) (*jobspecs.Gang, jobspecs.Diagnostics)
@@ -73,8 +76,16 @@ type Memory struct {
 	Topologies map[string]Topology
 	// Signalled is what the tasks of closing slots were sent last.
 	Signalled map[ledger.SlotID]Signalled
-	// Retired is when the job of each finished gang was last told to end.
-	Retired map[string]time.Time
+	// Written is how each job was last changed in Nomad.
+	Written map[nomad.JobID]Written
+	// Silent is since when each node has been silent.
+	Silent map[string]time.Time
+}
+
+// Written is a change of a job.
+type Written struct {
+	At    time.Time
+	Index uint64 // JobModifyIndex of the version that was changed
 }
 
 // Topology is one node's, as its inventory was at an index.
@@ -103,7 +114,7 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		EpochID: before.EpochID, Granted: map[string]time.Time{},
 		ClaimGone: map[ledger.SlotID]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
-		Explained: map[string]time.Time{}, Retired: map[string]time.Time{},
+		Explained: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
 	}
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
@@ -126,9 +137,6 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		}
 		if at, some := before.Explained[name]; some && gang.Doc.State == ledger.GangWaiting {
 			after.Explained[name] = at
-		}
-		if at, some := before.Retired[name]; some && gang.Doc.State == ledger.GangFinished {
-			after.Retired[name] = at
 		}
 		if job := v.Nomad.Jobs[jobOf(gang.Doc)]; job != nil && job.Dead() {
 			after.Dead[name] = since(before.Dead, name, now, stale)

@@ -51,12 +51,17 @@ type world struct {
 	allocs []*nomad.Alloc
 	stale  string
 	said   []string // announcements
+
+	rights  string                 // why Nomad takes no change of a job; empty: it does
+	allowed int                    // changes that Nomad takes all the same
+	denied  map[nomad.JobID]string // what the placer has heard of that
 }
 
 func newWorld(t tester) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), store: ledger.NewMemory(),
 		jobs: map[nomad.JobID]*api.Job{}, gone: map[nomad.JobID]string{}, nodes: map[string]*structs.Node{}, index: 10,
+		denied: map[nomad.JobID]string{},
 	}
 	w.ledger = ledger.New(w.store, "global")
 	w.elect()
@@ -81,13 +86,14 @@ func (w *world) elect() {
 		Name: "placer", Ledger: w.ledger, Nomad: w, Tick: time.Second,
 		Announce: func(_ nomad.JobID, _, text string) { w.said = append(w.said, text) },
 		Signal:   func(context.Context, *nomad.Alloc, string, string) {},
-		Retire:   func(context.Context, *nomad.Job) {},
+		WriteJob: func(_ context.Context, job *nomad.Job, write nomad.JobWrite) { w.writeJob(job, write) },
+		Denied:   func() map[nomad.JobID]string { return w.denied },
 		Turn:     func() { reader.Turn(); checker.Turn() },
 		Now:      func() time.Time { return w.now },
 		Logger:   slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{ReplaceAttr: plainLog})),
 		Rules: Rules{
 			Keys: w.ledger.Keys(), Levels: []string{"rack"}, PortBase: 20000,
-			PlacementDeadline: time.Minute, StartTimeout: 15 * time.Minute,
+			PlacementDeadline: time.Minute, StartTimeout: 15 * time.Minute, FenceTime: 2 * time.Minute,
 			Read: reader.Read, Decide: policy.Decide, Refusal: checker.Refusal,
 			NewID: func() string { w.ids++; return fmt.Sprintf("res%d", w.ids) },
 		},
@@ -201,15 +207,19 @@ func (w *world) addNode(name, rack string, gpus int) {
 }
 
 // ack lets every plugin acknowledge its table; closing slots are clear when nothing claims them and Nomad has no living
-// allocation on them.
-func (w *world) ack() {
+// allocation on them. With a name only that node does; the allocations of one node may be forgotten.
+func (w *world) ack(only ...string) {
 	ctx := w.t.Context()
 	s := w.load()
+	only = append(only, "", "")
 	for name, table := range s.Tables {
+		if only[0] != "" && name != only[0] || s.NodeSessions[name] == "" {
+			continue
+		}
 		ack := ledger.Ack{Version: ledger.Version, Sequence: table.Doc.Sequence, BootID: s.Nodes[name].Doc.BootID}
 		for _, slot := range table.Doc.Slots {
 			_, claimed := s.Claims[name][slot.ID()]
-			if slot.State == ledger.SlotClosing && !claimed && w.living(slot.ID()) == nil {
+			if slot.State == ledger.SlotClosing && !claimed && (w.living(slot.ID()) == nil || name == only[1]) {
 				ack.Clear = append(ack.Clear, slot.ID().String())
 			}
 		}
@@ -253,7 +263,7 @@ func (w *world) place() {
 			*job.Status = "running"
 			w.allocs = append(w.allocs, &nomad.Alloc{
 				ID: fmt.Sprintf("alloc-%s-%d", slot.ID(), w.next()), Job: id, JobVersion: *job.Version, Group: slot.Owner.Group,
-				NodeID: "id-" + node, Client: structs.AllocClientStatusPending, Desired: structs.AllocDesiredStatusRun, Created: w.index,
+				NodeID: w.nodes[node].ID, Client: structs.AllocClientStatusPending, Desired: structs.AllocDesiredStatusRun, Created: w.index,
 				Slots: []ledger.SlotID{slot.ID()}, Tasks: map[string]nomad.Task{},
 			})
 		}
@@ -290,7 +300,7 @@ func (w *world) claim(gang string, ranks ...int) {
 		}
 		_, err := w.ledger.Claim(ctx, at.node, ledger.Claim{
 			Version: ledger.Version, Reservation: at.slot.Reservation, Rank: rank, Allocation: a.ID, Task: at.slot.Owner.Task,
-			Namespace: a.Job.Namespace, Job: a.Job.ID, BootID: "boot-" + at.node,
+			Namespace: a.Job.Namespace, Job: a.Job.ID, BootID: w.load().Nodes[at.node].Doc.BootID,
 		}, func(ledger.Slot) error { return nil })
 		if refused := (*ledger.SlotError)(nil); errors.As(err, &refused) {
 			continue // closing: its driver ends it soon
@@ -358,6 +368,31 @@ func (w *world) submit(job *api.Job) {
 	*job.Status = "pending"
 	w.jobs[id] = job
 	delete(w.gone, id)
+}
+
+// writeJob is Nomad's answer to a change of a job by the placer.
+func (w *world) writeJob(job *nomad.Job, write nomad.JobWrite) {
+	if w.allowed--; w.rights != "" && w.allowed < 0 {
+		w.denied[job.ID] = w.rights
+		return
+	}
+	delete(w.denied, job.ID)
+	now := w.jobs[job.ID]
+	if now == nil || *now.JobModifyIndex != job.JobModifyIndex {
+		return // somebody was faster
+	}
+	next := job.Written(write)
+	version, index, status := *now.Version+1, w.next(), structs.JobStatusPending
+	if *next.Stop {
+		status = structs.JobStatusDead
+	}
+	next.CreateIndex, next.Version, next.JobModifyIndex, next.Status = now.CreateIndex, &version, &index, &status
+	w.jobs[job.ID] = next
+	for _, a := range w.allocs {
+		if a.Job == job.ID && *next.Stop && !a.Terminal() {
+			a.Desired = structs.AllocDesiredStatusStop
+		}
+	}
 }
 
 // purge takes a job out of Nomad.

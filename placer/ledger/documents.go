@@ -164,9 +164,19 @@ type Gang struct {
 	Reservation *Grant      `json:"reservation,omitempty"` // nil unless reserved, running or closing
 	After       GangState   `json:"after,omitempty"`       // closing: waiting, finished, failed, or "" to delete the document
 	Attempts    int         `json:"attempts,omitempty"`    // grants so far of this job version
+	Failures    int         `json:"failures,omitempty"`    // of the user's command, in a row
+	Reset       *Reset      `json:"reset,omitempty"`       // waiting: its job is being stopped and registered again
 	NotBefore   *time.Time  `json:"not_before,omitempty"`  // waiting: back-off until then
 	Avoid       []string    `json:"avoid,omitempty"`       // nodes that failed the last attempt, tried last
 	LastRun     *RunSummary `json:"last_run,omitempty"`    // how the last reservation ended
+}
+
+// Reset says that the leader stops a gang's job and registers the same spec again, so that Nomad places every member anew.
+// It is written before the job is touched.
+type Reset struct {
+	FromVersion uint64    `json:"from_version"` // of the job; the stopped job is the next one, the same spec the one after
+	Why         string    `json:"why"`          // what Nomad's books and the ledger disagree about
+	At          time.Time `json:"at"`
 }
 
 // Spec is what the gang asks for, as admitted.

@@ -47,13 +47,14 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	})
 	announcer := nomad.NewAnnouncer(client, logger)
 	signaller := nomad.NewSignaller(client, logger)
-	retirer := nomad.NewRetirer(client, logger)
+	writer := nomad.NewWriter(client, logger)
 	checker := nomad.NewChecker()
 	reader := engine.NewReader(jobspecs.Options{FenceTime: c.FenceTime, Levels: levels(c)})
 
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer signaller.Wait()
+	defer writer.Wait()
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { follower.Run(ctx) })
@@ -61,14 +62,12 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	logger.Info("placer starts", "name", c.Name, "region", c.Region, "consul", c.Consul.Address, "nomad", c.Nomad.Address)
 	return engine.Run(ctx, engine.Options{
 		Name: c.Name, Ledger: book, Nomad: follower, Tick: c.Tick, Announce: announcer.Note, Signal: signaller.Send,
-		Retire: func(ctx context.Context, job *nomad.Job) {
-			running.Go(func() { retirer.Retire(ctx, job) })
-		},
+		WriteJob: writer.Write, Denied: writer.Denied,
 		Turn: func() { checker.Turn(); reader.Turn() },
 		Now:  time.Now, Logger: logger,
 		Rules: engine.Rules{
 			Keys: book.Keys(), Levels: c.Topology.Levels, PortBase: c.Ports.Base,
-			PlacementDeadline: c.PlacementDeadline, StartTimeout: c.StartTimeout,
+			PlacementDeadline: c.PlacementDeadline, StartTimeout: c.StartTimeout, FenceTime: c.FenceTime, MaxFailures: c.MaxFailures,
 			Read: reader.Read, Decide: policy.Decide, Refusal: checker.Refusal, NewID: newID,
 		},
 	})
