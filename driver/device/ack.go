@@ -61,7 +61,7 @@ func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
 		return spread(a.pace.foreign)
 	}
 	for _, s := range closing {
-		a.judge(ctx, s, w.inUse(s, seen))
+		a.judge(ctx, s, w.inUse(s, seen), seen)
 	}
 	if len(closing) > 0 {
 		return a.pace.closing
@@ -109,16 +109,14 @@ func (a *acknowledger) endClaims(ctx context.Context, w world, seen evidence) {
 	}
 }
 
-// judge notes a closing slot as clear, or logs what keeps it, when that is something else than before.
-func (a *acknowledger) judge(ctx context.Context, s ledger.Slot, b busy) {
-	topic := "closing " + s.ID().String()
-	if b.text != "" {
-		if ctx.Err() == nil && a.once.differs(topic, b.by) {
-			a.log.Info("closing slot is not clear yet", "slot", slotName(s), "reservation", s.Reservation, "because", b.text)
+// judge notes a closing slot as clear, or what keeps it.
+func (a *acknowledger) judge(ctx context.Context, s ledger.Slot, b busy, seen evidence) {
+	if b != (busy{}) {
+		if ctx.Err() == nil { // else it may only say that there was no time to look
+			a.keeps(s, b)
 		}
 		return
 	}
-	a.once.forget(topic)
 	a.log.Info("closing slot is clear", "slot", slotName(s), "reservation", s.Reservation)
 	a.world.update(func(w *world) {
 		if now, _ := w.table.Find(s.ID()); now.State != ledger.SlotClosing {
@@ -127,6 +125,7 @@ func (a *acknowledger) judge(ctx context.Context, s ledger.Slot, b busy) {
 		cleared := map[ledger.SlotID]bool{s.ID(): true}
 		maps.Copy(cleared, w.cleared)
 		w.cleared = cleared
+		w.leave(s, glance{at: a.now(), processes: seen.processes, names: seen.names})
 	})
 }
 
@@ -142,6 +141,9 @@ func (a *acknowledger) say(ctx context.Context, w world) error {
 	}
 	if !a.save(w) {
 		return errNotKept
+	}
+	if err := a.publishHealth(ctx); err != nil { // the GPUs of a clear slot may be granted as soon as this is said
+		return err
 	}
 	if err := a.books.PublishAck(ctx, w.self.node, ack); err != nil {
 		return err

@@ -5,7 +5,9 @@ package device
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/ledger"
@@ -25,10 +27,17 @@ type evidence struct {
 // value: nothing does.
 type busy struct{ by, text string }
 
+// noAnswer stands for the user of a GPU that nobody can name.
+const noAnswer = "NVML"
+
+// maxBusyBytes is how much of the text others get to read.
+const maxBusyBytes = 120
+
 // inUse says what keeps a slot's GPUs from being free. They are when no claim of this boot holds the slot, NVML sees no
-// process on them, and no allocation that names the reservation is open by its client's word.
+// process on them, and no allocation that names the reservation is open by its client's word. Processes on a slot that no
+// task ever got are not its gang's, which shall not wait for them: see leave.
 func (w *world) inUse(s ledger.Slot, seen evidence) busy {
-	if b := w.processOn(s.GPUs, seen); b != (busy{}) {
+	if b := w.processOn(s.GPUs, seen); b.by == noAnswer || b != (busy{}) && w.served[s.ID()] {
 		return b
 	}
 	if seen.claimsErr != nil {
@@ -66,10 +75,11 @@ func (w *world) processOn(uuids []string, seen evidence) busy {
 			continue
 		}
 		if !asked {
-			return busy{"NVML", fmt.Sprintf("NVML does not say who uses GPU %s", uuid)}
+			return busy{noAnswer, fmt.Sprintf("NVML does not say who uses GPU %s", uuid)}
 		}
 		if len(processes) > 0 {
-			return busy{"processes", fmt.Sprintf("GPU %s is used by %s", uuid, describeProcesses(processes, seen.names))}
+			by := "process " + strconv.Itoa(processes[0].PID) // the lowest; the others may come and go
+			return busy{by, fmt.Sprintf("GPU %s is used by %s", uuid, describeProcesses(processes, seen.names))}
 		}
 	}
 	return busy{}
@@ -99,7 +109,27 @@ func (w *world) ack() ledger.Ack {
 	for _, id := range sortedIDs(w.cleared) {
 		a.Clear = append(a.Clear, id.String())
 	}
+	for id, b := range w.kept {
+		if a.Busy == nil {
+			a.Busy = make(map[string]string, len(w.kept))
+		}
+		a.Busy[id.String()] = shorten(b.text, maxBusyBytes)
+	}
 	return a
+}
+
+// shorten cuts a text that is longer than so many bytes, between two characters.
+func shorten(text string, most int) string {
+	const ellipsis = "…"
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= most {
+		return text
+	}
+	end := most - len(ellipsis)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
 }
 
 // closing lists the slots whose GPUs are waited for.

@@ -276,3 +276,23 @@ func TestFinishedClaims(t *testing.T) {
 		})
 	}
 }
+
+func TestAckSaysWhatKeepsSlots(t *testing.T) {
+	a, b, c := closing(slot("r1", 0, 0), "stopped"), closing(slot("r1", 1, 1), "stopped"), closing(slot("r2", 0, 2), "stopped")
+	w := settledWorld(4, a, b, c)
+	w.cleared = map[ledger.SlotID]bool{b.ID(): true}
+	long := "GPU GPU-0f0f0f0f-0000-0000-0000-00000000000f is used by process 4711 (trainer-ÄÖÜ), process 4712 (trainer-ÄÖÜ), process 4713 (trainer-ÄÖÜ)"
+	w.kept = map[ledger.SlotID]busy{
+		a.ID(): {by: "process 4711", text: long},
+		b.ID(): {by: "claim a1", text: "task train of allocation a1 still has its claim"},
+		c.ID(): {by: "claim a2", text: "task train of allocation a2 still has its claim"},
+	}
+	w.settle()
+	ack := w.ack()
+	must.Eq(t, []string{"r1.1"}, ack.Clear)
+	must.Eq(t, map[string]string{
+		"r1.0": "GPU GPU-0f0f0f0f-0000-0000-0000-00000000000f is used by process 4711 (trainer-ÄÖÜ), process 4712 (trainer-ÄÖÜ),…",
+		"r2.0": "task train of allocation a2 still has its claim",
+	}, ack.Busy)
+	must.LessEq(t, maxBusyBytes, len(ack.Busy["r1.0"]))
+}

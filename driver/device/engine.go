@@ -29,12 +29,17 @@ type pace struct {
 	foreign  time.Duration // between looks at the allocations behind claims that the plugin wrote
 	settle   time.Duration // between a change and its message to Nomad, for changes that come together
 	reserve  time.Duration // longest time that Reserve takes
+
+	strangers  time.Duration // between looks at GPUs that no task has
+	again      time.Duration // the same while somebody uses one
+	unattended time.Duration // between looks at this node's allocations during an outage
 }
 
 func productionPace() pace {
 	return pace{
 		retry: time.Second, watch: time.Minute, session: 5 * time.Second, taken: 10 * time.Second, hardware: 10 * time.Second,
 		closing: 500 * time.Millisecond, foreign: 5 * time.Second, settle: 50 * time.Millisecond, reserve: 1800 * time.Millisecond,
+		strangers: 30 * time.Second, again: 5 * time.Second, unattended: time.Second,
 	}
 }
 
@@ -71,6 +76,8 @@ type engine struct {
 	disk  *disk
 	hosts hostFiles
 	loops sync.WaitGroup
+
+	health saidHealth
 }
 
 // newEngine reads what the last process left on disk. It fails only where going on makes no sense.
@@ -107,6 +114,7 @@ func newEngine(log hclog.Logger, set settings, ways links, open Opener, p pace) 
 // run starts the loops, which end with ctx; loops tells when they have.
 func (e *engine) run(ctx context.Context) {
 	e.loops.Go(func() { e.watchHardware(ctx) })
+	e.loops.Go(func() { e.watchStrangers(ctx) })
 	e.loops.Go(func() { e.keepDisk(ctx) })
 	e.loops.Go(func() { e.joinCluster(ctx) })
 }
@@ -131,6 +139,7 @@ func (e *engine) joinCluster(ctx context.Context) {
 	e.loops.Go(func() { e.fetchGangs(ctx) })
 	e.loops.Go(func() { e.publish(ctx) })
 	e.loops.Go(func() { e.acknowledge(ctx) })
+	e.loops.Go(func() { e.watchUnattended(ctx) })
 }
 
 // identify asks the local Nomad agent until it answers: when the plugin starts, the agent does not listen yet.

@@ -115,7 +115,8 @@ func factsOf(reservation string) gangFacts {
 	}
 }
 
-// settledWorld is a node of n GPUs that has heard from everybody, with a table of slots whose gangs it knows.
+// settledWorld is a node of n GPUs that has heard from everybody, with a table of slots whose gangs it knows, and on which
+// tasks have been started.
 func settledWorld(n int, slots ...ledger.Slot) world {
 	m := pairsMachine(n)
 	w := world{
@@ -123,9 +124,10 @@ func settledWorld(n int, slots ...ledger.Slot) world {
 		name:    ownName,
 		machine: m, topology: gpu.NewTopology(m), health: allHealthy(m), discovered: true,
 		table: ledger.SlotTable{Version: ledger.Version, Sequence: 7, Slots: slots}, read: true,
-		gangs: map[string]gangFacts{},
+		gangs: map[string]gangFacts{}, served: map[ledger.SlotID]bool{},
 	}
 	for _, s := range slots {
+		w.served[s.ID()] = true
 		w.gangs[s.Reservation] = factsOf(s.Reservation)
 	}
 	w.settle()

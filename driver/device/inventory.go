@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
+	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -26,7 +28,11 @@ func (w *world) inventory(topology map[string]string) ledger.Node {
 
 // gpuHealth is the health that this node publishes, of every GPU.
 func (w *world) gpuHealth() ledger.Health {
-	return ledger.Health{Version: ledger.Version, GPUs: w.health}
+	gpus := make(map[string]gpu.Health, len(w.health))
+	for uuid := range w.health {
+		gpus[uuid] = w.healthOf(uuid)
+	}
+	return ledger.Health{Version: ledger.Version, GPUs: gpus}
 }
 
 // publisher keeps the inventory and the health in the ledger, the inventory held by a session of this process.
@@ -35,7 +41,28 @@ type publisher struct {
 	session string // empty: none yet
 	renewed time.Time
 	node    *ledger.Node // as published with the session; nil: not yet
-	health  *ledger.Health
+}
+
+// saidHealth is the health as published; two loops publish it.
+type saidHealth struct {
+	mu   sync.Mutex
+	last *ledger.Health // nil: not yet, or not by the session that holds the inventory
+}
+
+// publishHealth publishes the health of this moment, unless the ledger has it.
+func (e *engine) publishHealth(ctx context.Context) error {
+	e.health.mu.Lock()
+	defer e.health.mu.Unlock()
+	w, _ := e.world.get()
+	health := w.gpuHealth()
+	if e.health.last != nil && reflect.DeepEqual(*e.health.last, health) {
+		return nil
+	}
+	if err := e.books.PublishHealth(ctx, w.self.node, health); err != nil {
+		return err
+	}
+	e.health.last = &health
+	return nil
 }
 
 // publish runs a publisher until ctx ends. The session stays behind: the next process of this machine takes it over, and
@@ -80,11 +107,8 @@ func (p *publisher) once(ctx context.Context, w world) error {
 		}
 		p.node = &node
 	}
-	if health := w.gpuHealth(); p.health == nil || !reflect.DeepEqual(*p.health, health) {
-		if err := p.books.PublishHealth(ctx, w.self.node, health); err != nil {
-			return err
-		}
-		p.health = &health
+	if err := p.publishHealth(ctx); err != nil {
+		return err
 	}
 	p.world.update(func(w *world) { w.name, w.session = ownName, p.session })
 	return nil
@@ -113,7 +137,12 @@ func (p *publisher) keepSession(ctx context.Context, node string) error {
 }
 
 // forget makes everything be published again, by a new session.
-func (p *publisher) forget() { p.session, p.node, p.health = "", nil, nil }
+func (p *publisher) forget() {
+	p.session, p.node = "", nil
+	p.health.mu.Lock()
+	defer p.health.mu.Unlock()
+	p.health.last = nil
+}
 
 // reportPublished notes whether the node's name is this machine's.
 func (e *engine) reportPublished(ctx context.Context, err error) {

@@ -261,6 +261,10 @@ func (e *engine) reserveSlot(ctx context.Context, w world, slot ledger.Slot, ids
 	if _, err := e.hosts.write(slot.ID(), w.gangs[slot.Reservation]); err != nil {
 		return nil, err
 	}
+	if err := e.checkUnused(ctx, w, slot); err != nil {
+		return nil, err
+	}
+	e.world.update(func(w *world) { w.serve(slot.ID()) })
 	if slot.Driver != musterDriver {
 		if err := e.claim(ctx, w, slot, ids); err != nil {
 			return nil, fmt.Errorf("slot %s can't be claimed for a task of driver %s: %w", slotName(slot), slot.Driver, err)
@@ -288,15 +292,19 @@ func (e *engine) claim(ctx context.Context, w world, slot ledger.Slot, ids []str
 	if err := owns(holder, slot); err != nil {
 		return err
 	}
+	var refused error
 	_, err = e.books.Claim(ctx, w.self.node, ledger.Claim{
 		Version: ledger.Version, Reservation: slot.Reservation, Rank: slot.Rank,
 		Allocation: holder.id, Task: task, Namespace: holder.namespace, Job: holder.job,
 		By: claimedByPlugin, BootID: w.self.bootID, At: time.Now().UTC(),
 	}, func(now ledger.Slot) error {
-		if !slices.Equal(now.GPUs, slot.GPUs) {
-			return errors.New("the slot has other GPUs in the ledger")
+		if refused = owns(holder, now); !slices.Equal(now.GPUs, slot.GPUs) {
+			refused = errors.New("the slot has other GPUs in the ledger")
 		}
-		return owns(holder, now)
+		return refused
 	})
+	if refused == nil { // whatever else went wrong, the ledger was asked
+		e.asked(context.WithoutCancel(ctx), "claim", err)
+	}
 	return err
 }

@@ -120,19 +120,14 @@ func (e *engine) outageOver(request string) {
 func isOutage(err error) bool {
 	var status consulapi.StatusError
 	var taken *ledger.NameTakenError
+	var slot *ledger.SlotError
+	var claimed *ledger.ClaimedError
 	switch {
 	case errors.As(err, &status):
 		return status.Code >= 500
 	case errors.As(err, &taken), errors.Is(err, ledger.ErrNotFound), errors.Is(err, ledger.ErrNewerVersion),
-		errors.Is(err, ledger.ErrConflict), errors.Is(err, ledger.ErrNoSession), errors.Is(err, ledger.ErrTooLarge):
+		errors.As(err, &slot), errors.As(err, &claimed), errors.Is(err, ledger.ErrConflict), errors.Is(err, ledger.ErrNoSession), errors.Is(err, ledger.ErrTooLarge):
 		return false
 	}
 	return true
-}
-
-// forget drops a topic without a word.
-func (o *onChange) forget(topic string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.last, topic)
 }

@@ -17,13 +17,13 @@ func (e *engine) watchTable(ctx context.Context, node string) {
 		read, err := e.books.WatchTable(ctx, node, after, e.pace.watch)
 		switch {
 		case err == nil:
-			e.ledgerAnswered(ctx, "slots", nil)
+			e.asked(ctx, "slots", nil)
 			e.takeTable(read.Doc)
 		case errors.Is(err, ledger.ErrNotFound):
-			e.ledgerAnswered(ctx, "slots", nil)
+			e.asked(ctx, "slots", nil)
 			e.reportSetBack(e.world.update((*world).loseTable))
 		default:
-			e.ledgerAnswered(ctx, "slots", err)
+			e.asked(ctx, "slots", err)
 		}
 		after = nextIndex(after, read.Index)
 		if err != nil && !wait(ctx, nil, spread(e.pace.retry)) {
@@ -92,7 +92,7 @@ func (e *engine) watchClaims(ctx context.Context, node string) {
 // ended, or the ledger was set back or lost: the table tells.
 func (e *engine) readClaims(ctx context.Context, node string, after uint64) (uint64, error) {
 	read, index, err := e.books.WatchClaims(ctx, node, after, e.pace.watch)
-	e.ledgerAnswered(ctx, "claims", err)
+	e.asked(ctx, "claims", err)
 	if err != nil {
 		return index, err
 	}

@@ -33,11 +33,13 @@ type state struct {
 	Table     ledger.SlotTable      `json:"table"`
 	Claims    []ledger.Claim        `json:"claims,omitempty"`
 	Cleared   []string              `json:"cleared,omitempty"` // SlotID texts
+	Served    []string              `json:"served,omitempty"`  // SlotID texts
 	Gangs     map[string]gangFacts  `json:"gangs,omitempty"`
 	Revisions map[string]revision   `json:"revisions,omitempty"` // by SlotID text
 	Machine   gpu.Machine           `json:"machine"`
 	Health    map[string]gpu.Health `json:"health,omitempty"`
 	Unmanaged []string              `json:"unmanaged,omitempty"`
+	Strangers map[string]stranger   `json:"strangers,omitempty"` // by UUID
 }
 
 // stateOf picks out of a world what is kept on disk.
@@ -46,13 +48,16 @@ func stateOf(w world) state {
 		Version:   stateVersion,
 		MachineID: w.self.machineID, BootID: w.self.bootID, Node: w.self.node,
 		Table: w.table, Gangs: w.gangs,
-		Machine: w.machine, Health: w.health, Unmanaged: w.unmanaged,
+		Machine: w.machine, Health: w.health, Unmanaged: w.unmanaged, Strangers: w.strangers,
 	}
 	for _, id := range sortedIDs(w.claims) {
 		s.Claims = append(s.Claims, w.claims[id])
 	}
 	for _, id := range sortedIDs(w.cleared) {
 		s.Cleared = append(s.Cleared, id.String())
+	}
+	for _, id := range sortedIDs(w.served) {
+		s.Served = append(s.Served, id.String())
 	}
 	s.Revisions = make(map[string]revision, len(w.revs))
 	for id, rev := range w.revs {
@@ -75,12 +80,7 @@ func (s state) restore(w *world) error {
 	if s.BootID != w.self.bootID {
 		return nil
 	}
-	w.cleared = make(map[ledger.SlotID]bool, len(s.Cleared))
-	for _, text := range s.Cleared {
-		if id, err := ledger.ParseSlotID(text); err == nil {
-			w.cleared[id] = true
-		}
-	}
+	w.cleared, w.served = slotSet(s.Cleared), slotSet(s.Served)
 	w.revs = make(map[ledger.SlotID]revision, len(s.Revisions))
 	for text, rev := range s.Revisions {
 		if id, err := ledger.ParseSlotID(text); err == nil {
@@ -88,7 +88,19 @@ func (s state) restore(w *world) error {
 		}
 	}
 	w.machine, w.topology, w.health, w.unmanaged = s.Machine, gpu.NewTopology(s.Machine), s.Health, s.Unmanaged
+	w.strangers = s.Strangers
 	return nil
+}
+
+// slotSet reads the texts of slots' IDs.
+func slotSet(texts []string) map[ledger.SlotID]bool {
+	ids := make(map[ledger.SlotID]bool, len(texts))
+	for _, text := range texts {
+		if id, err := ledger.ParseSlotID(text); err == nil {
+			ids[id] = true
+		}
+	}
+	return ids
 }
 
 // disk is the state file.

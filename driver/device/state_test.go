@@ -39,12 +39,18 @@ func restoreFrom(t *testing.T, d *disk, machine, boot string) world {
 func TestStateOutlivesTheProcess(t *testing.T) {
 	d := newDisk(t.TempDir())
 	before := keptWorld()
+	before.health[uuid(2)] = gpu.Health{State: gpu.Healthy}
+	before.strangers = map[string]stranger{uuid(2): {PID: 7, Users: "process 7 (python3)", Since: noon}}
+	before.settle()
 	must.NoError(t, d.save(before))
 	after := restoreFrom(t, d, thisMachine, thisBoot)
 	must.Eq(t, describeGroups(before.groups()), describeGroups(after.groups()))
 	must.Eq(t, before.table, after.table)
 	must.Eq(t, before.claims, after.claims)
 	must.Eq(t, before.cleared, after.cleared)
+	must.Eq(t, before.served, after.served)
+	must.MapLen(t, 1, before.strangers)
+	must.Eq(t, before.strangers, after.strangers)
 	must.Eq(t, before.gangs, after.gangs)
 	must.Eq(t, before.revs, after.revs)
 	must.Eq(t, thisNode, after.self.node)

@@ -39,6 +39,12 @@ type world struct {
 	gangs   map[string]gangFacts // by reservation
 	revs    map[ledger.SlotID]revision
 	cleared map[ledger.SlotID]bool // closing slots acknowledged as clear; never taken back
+	served  map[ledger.SlotID]bool // slots that a task was started on, or may have been
+	kept    map[ledger.SlotID]busy // what keeps closing slots from being clear
+
+	strangers  map[string]stranger    // who uses GPUs that no task has, by UUID
+	outage     bool                   // Consul does not answer
+	unattended map[ledger.SlotID]bool // during an outage: open slots with no living allocation
 }
 
 // self says who this node is.
@@ -93,10 +99,16 @@ func (w *world) claimed(id ledger.SlotID) bool {
 func (w *world) holds(claim ledger.Claim) bool { return claim.BootID == w.self.bootID }
 
 // refusal says why a slot is neither offered nor served; empty: it is. A claimed open slot is refused only where its
-// claim can't be of this machine and boot.
+// claim can't be of this machine and boot, or its task has ended while Consul is away.
 func (w *world) refusal(s ledger.Slot) string {
-	if why := w.void(s); why != "" || w.claimed(s.ID()) {
+	if why := w.void(s); why != "" {
 		return why
+	}
+	if w.unattended[s.ID()] {
+		return "is not offered: Consul does not answer, so that no task can be started on it"
+	}
+	if w.claimed(s.ID()) {
+		return ""
 	}
 	_, known := w.gangs[s.Reservation]
 	switch {
@@ -149,10 +161,14 @@ func (w *world) gpu(uuid string) (gpu.GPU, bool) {
 
 // healthOf is a GPU's health; one that nobody vouches for is lost.
 func (w *world) healthOf(uuid string) gpu.Health {
-	if h, ok := w.health[uuid]; ok {
-		return h
+	h, ok := w.health[uuid]
+	if !ok {
+		return gpu.Health{State: gpu.Lost, Reason: "NVML does not report it"}
 	}
-	return gpu.Health{State: gpu.Lost, Reason: "NVML does not report it"}
+	if s, some := w.strangers[uuid]; some && h.State == gpu.Healthy {
+		return s.health()
+	}
+	return h
 }
 
 // settle keeps what follows from other fields in step after a change.
@@ -165,6 +181,7 @@ func (w *world) settle() {
 		reservations[s.Reservation] = true
 	}
 	w.cleared = keep(w.cleared, func(id ledger.SlotID) bool { return present[id] })
+	w.settleTrouble(present)
 	w.gangs = keep(w.gangs, func(reservation string) bool { return reservations[reservation] })
 }
 

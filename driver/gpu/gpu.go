@@ -6,6 +6,8 @@
 // the placer decides with the same code that `muster topo -choose` shows. Anybody may import it.
 package gpu
 
+import "time"
+
 // Machine is what NVML says about one machine's GPUs at one moment. GPUs are in index order (PCI bus order), and
 // Links[i][j] joins GPUs[i] and GPUs[j]; the matrix is symmetric and its diagonal is the zero Link.
 type Machine struct {
@@ -82,17 +84,21 @@ const (
 // HealthState says whether a GPU may be given to a gang.
 type HealthState string
 
-// The states. Lost means that NVML no longer answers for the GPU (fallen off the bus).
+// The states. Busy means that the GPU is well, but processes use it that belong to no slot. Lost means that NVML no longer
+// answers for the GPU (fallen off the bus).
 const (
 	Healthy   HealthState = "healthy"
+	Busy      HealthState = "busy"
 	Unhealthy HealthState = "unhealthy"
 	Lost      HealthState = "lost"
 )
 
-// Health is one GPU's state with the reason in words for an operator; Reason is empty while Healthy.
+// Health is one GPU's state with the reason in words for an operator; Reason is empty while Healthy. Since is when it was
+// first seen so, by that machine's clock, and zero where nobody has noted it.
 type Health struct {
 	State  HealthState `json:"state"`
 	Reason string      `json:"reason,omitempty"`
+	Since  time.Time   `json:"since,omitzero"`
 }
 
 // Stats is what moves from second to second. A nil field is one that this GPU or driver does not report.

@@ -47,7 +47,7 @@ func (c *NodesCommand) Run(args []string) int {
 // nodeList is what `muster nodes -json` prints.
 type nodeList []nodeView
 
-func (l nodeList) text(time.Time) string {
+func (l nodeList) text(now time.Time) string {
 	if len(l) == 0 {
 		return "No nodes: no device plugin has reported to this ledger yet"
 	}
@@ -55,7 +55,30 @@ func (l nodeList) text(time.Time) string {
 	for _, v := range l {
 		rows = append(rows, v.row())
 	}
-	return table(rows)
+	text := table(rows)
+	for _, v := range l {
+		text += v.troubles(now)
+	}
+	return text
+}
+
+// troubles is a line for each GPU that is not healthy.
+func (v nodeView) troubles(now time.Time) string {
+	var lines strings.Builder
+	for _, g := range v.Node.Machine.GPUs {
+		h, sick := v.Health[g.UUID]
+		if !sick {
+			continue
+		}
+		fmt.Fprintf(&lines, "\nGPU %d of %s is %s", g.Index, v.Node.Node, h.State)
+		if !h.Since.IsZero() {
+			fmt.Fprintf(&lines, " for %s", age(now, h.Since))
+		}
+		if h.Reason != "" {
+			fmt.Fprintf(&lines, ": %s", h.Reason)
+		}
+	}
+	return lines.String()
 }
 
 func listNodes(s ledger.Snapshot) nodeList {
@@ -149,8 +172,23 @@ func (v nodeView) state() string {
 	case v.Silent:
 		return "silent"
 	case len(v.Health) > 0:
-		return fmt.Sprintf("%d unhealthy", len(v.Health))
+		return v.sick()
 	default:
 		return "ready"
 	}
+}
+
+// sick counts the GPUs that are not healthy by their state.
+func (v nodeView) sick() string {
+	counts := map[gpu.HealthState]int{}
+	for _, h := range v.Health {
+		counts[h.State]++
+	}
+	var parts []string
+	for _, state := range []gpu.HealthState{gpu.Lost, gpu.Unhealthy, gpu.Busy} {
+		if counts[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		}
+	}
+	return strings.Join(parts, ", ")
 }

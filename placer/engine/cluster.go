@@ -53,13 +53,16 @@ func (s step) sites() map[string]*site {
 	return out
 }
 
-// usable are the GPUs of a node that a slot could ever hold. A GPU whose health nobody has written counts as healthy.
+// usable are the GPUs of a node that a slot could ever hold. A GPU whose health nobody has written counts as healthy, and
+// one that is only busy will be.
 func usable(n ledger.Node, written ledger.Health) gpu.Set {
 	health := make(map[string]gpu.Health, len(n.Machine.GPUs))
 	for _, g := range n.Machine.GPUs {
 		health[g.UUID] = gpu.Health{State: gpu.Healthy}
+		if h, some := written.GPUs[g.UUID]; some && h.State != gpu.Busy {
+			health[g.UUID] = h
+		}
 	}
-	maps.Copy(health, written.GPUs)
 	return n.Machine.Free(health, n.Unmanaged, nil)
 }
 
