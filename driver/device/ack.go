@@ -45,9 +45,10 @@ func (e *engine) acknowledge(ctx context.Context) {
 // look gathers evidence if anything needs it, acts on it, and returns when to look again.
 func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
 	closing := w.closing()
-	orphans := false
-	for _, claim := range w.claims {
-		orphans = orphans || claim.By == claimedByPlugin || !w.holds(claim)
+	orphans := len(w.unlisted) > 0
+	for id, claim := range w.claims {
+		_, known := w.table.Find(id)
+		orphans = orphans || claim.By == claimedByPlugin || !w.holds(claim) || !known
 	}
 	if len(closing) == 0 && !orphans && w.setBack == "" {
 		return a.pace.watch
@@ -56,14 +57,14 @@ func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
 	defer cancel()
 	seen := a.gather(ctx, w)
 	a.endClaims(ctx, w, seen)
+	a.claimAgain(ctx, w, seen)
 	if w.setBack != "" { // nothing can be acknowledged about slots that the ledger knows otherwise
-		a.reportSetBack(a.world.update(func(w *world) { w.agree(seen) }))
 		return spread(a.pace.foreign)
 	}
 	for _, s := range closing {
 		a.judge(ctx, s, w.inUse(s, seen), seen)
 	}
-	if len(closing) > 0 {
+	if len(closing)+len(w.unlisted) > 0 {
 		return a.pace.closing
 	}
 	return spread(a.pace.foreign)
@@ -74,7 +75,7 @@ func (a *acknowledger) look(ctx context.Context, w world) time.Duration {
 func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 	var uuids []string
 	for _, s := range w.table.Slots {
-		if s.State == ledger.SlotClosing || w.claims[s.ID()].Allocation != "" || w.setBack != "" {
+		if s.State == ledger.SlotClosing || w.claims[s.ID()].Allocation != "" || w.unlisted[s.ID()].Allocation != "" || w.setBack != "" {
 			uuids = append(uuids, s.GPUs...)
 		}
 	}
@@ -106,6 +107,27 @@ func (a *acknowledger) endClaims(ctx context.Context, w world, seen evidence) {
 		}
 		a.log.Info("claim ended", "slot", id.String(), "alloc_id", claim.Allocation, "task", claim.Task)
 		delete(seen.claims, id)
+	}
+}
+
+// claimAgain makes the claims again that the ledger has lost, of tasks that no driver of ours looks after. Those of Muster's
+// driver it makes itself; those whose tasks are over are given up.
+func (a *acknowledger) claimAgain(ctx context.Context, w world, seen evidence) {
+	if len(w.unlisted) == 0 {
+		return
+	}
+	a.world.update(func(w *world) { w.endUnlisted(seen) })
+	for _, id := range sortedIDs(w.unlisted) {
+		claim := w.unlisted[id]
+		if claim.By != claimedByPlugin || seen.allocsErr != nil || seen.over(claim.Allocation) {
+			continue
+		}
+		_, err := a.books.Claim(ctx, w.self.node, claim, func(ledger.Slot) error { return nil })
+		if err != nil {
+			a.once.info("claim "+id.String(), "the ledger has lost a claim, which can't be made again yet", "slot", id.String(), "error", err)
+			continue
+		}
+		a.once.clear("claim "+id.String(), "the ledger has the claim again", "slot", id.String())
 	}
 }
 

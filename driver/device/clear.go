@@ -105,7 +105,10 @@ func describeProcesses(processes []gpu.Process, names map[int]string) string {
 
 // ack is what this node tells the placer. Cleared slots stay listed until they leave the table.
 func (w *world) ack() ledger.Ack {
-	a := ledger.Ack{Version: ledger.Version, Sequence: w.table.Sequence, BootID: w.self.bootID}
+	a := ledger.Ack{Version: ledger.Version, Epoch: w.table.Epoch, Sequence: w.table.Sequence, BootID: w.self.bootID}
+	if w.asked != nil {
+		a.Epoch, a.Sequence, a.Remembered = w.asked.Epoch, w.asked.Sequence, w.remembered()
+	}
 	for _, id := range sortedIDs(w.cleared) {
 		a.Clear = append(a.Clear, id.String())
 	}

@@ -127,7 +127,9 @@ func (e *engine) joinCluster(ctx context.Context) {
 	}
 	if w, _ := e.world.get(); w.self.node != "" && w.self.node != who.node {
 		e.log.Warn("the slot table on disk is of another node name and is given up", "node", who.node, "before", w.self.node)
-		e.world.update(func(w *world) { w.table, w.claims, w.cleared = ledger.SlotTable{}, nil, nil })
+		e.world.update(func(w *world) {
+			w.table, w.asked, w.claims, w.unlisted, w.cleared = ledger.SlotTable{}, nil, nil, nil, nil
+		})
 	}
 	e.world.update(func(w *world) {
 		who.machineID, who.bootID = w.self.machineID, w.self.bootID

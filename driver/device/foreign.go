@@ -53,18 +53,21 @@ func hasSucceeded(ids []string, allocs []allocation) bool {
 }
 
 // finished are the claims to end now, of those that no driver looks after: claims of an earlier boot, claims that Reserve
-// wrote, and claims that a ledger that was set back still has although their driver has ended them. A claim ends when
-// its allocation has ended, or Nomad has forgotten it, and no process is on the GPUs. Ending the task of another driver
+// wrote, and claims that a ledger that was set back has again although their driver has ended them, so that their slot is
+// gone or another task's. A claim ends when its allocation has ended, or Nomad has forgotten it, and no process of its is
+// on the GPUs. Ending the task of another driver
 // whose slot closes is the placer's part, which has Nomad's rights for it.
 func (w *world) finished(seen evidence) []ledger.SlotID {
 	var done []ledger.SlotID
 	for _, id := range sortedIDs(seen.claims) {
 		claim := seen.claims[id]
-		slot, _ := w.table.Find(id)
-		if w.processOn(slot.GPUs, seen) != (busy{}) {
+		slot, known := w.table.Find(id)
+		lost, replaced := w.unlisted[id]
+		replaced = replaced && lost.Allocation != claim.Allocation
+		if !replaced && w.processOn(slot.GPUs, seen) != (busy{}) {
 			continue
 		}
-		ours := claim.By == claimedByPlugin || w.setBack != ""
+		ours := claim.By == claimedByPlugin || w.setBack != "" || !known || replaced
 		if !w.holds(claim) || ours && seen.allocsErr == nil && seen.over(claim.Allocation) {
 			done = append(done, id)
 		}

@@ -41,6 +41,7 @@ type publisher struct {
 	session string // empty: none yet
 	renewed time.Time
 	node    *ledger.Node // as published with the session; nil: not yet
+	ledger  string       // the ledger in which it was, see standing
 }
 
 // saidHealth is the health as published; two loops publish it.
@@ -94,6 +95,10 @@ func (e *engine) publish(ctx context.Context) {
 
 // once publishes what has changed, and makes sure of the session.
 func (p *publisher) once(ctx context.Context, w world) error {
+	if now := w.standing(); now != p.ledger {
+		p.forgetDocuments()
+		p.ledger = now
+	}
 	if err := p.keepSession(ctx, w.self.node); err != nil {
 		return err
 	}
@@ -138,7 +143,13 @@ func (p *publisher) keepSession(ctx context.Context, node string) error {
 
 // forget makes everything be published again, by a new session.
 func (p *publisher) forget() {
-	p.session, p.node = "", nil
+	p.session = ""
+	p.forgetDocuments()
+}
+
+// forgetDocuments makes everything be published again: the ledger may have lost it.
+func (p *publisher) forgetDocuments() {
+	p.node = nil
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
 	p.health.last = nil

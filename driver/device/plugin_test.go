@@ -348,6 +348,13 @@ func (n *node) grant(sequence uint64, slots ...ledger.Slot) {
 	must.NoError(n.t, err)
 }
 
+// write writes a table as it is.
+func (n *node) write(table ledger.SlotTable) {
+	n.t.Helper()
+	_, err := n.store.Txn(n.t.Context(), []ledger.Op{n.set(n.books.Keys().Slots(thisNode), table)})
+	must.NoError(n.t, err)
+}
+
 func (n *node) set(key string, doc any) ledger.Op {
 	value, err := json.Marshal(doc)
 	must.NoError(n.t, err)

@@ -106,13 +106,14 @@ func (e *engine) readClaims(ctx context.Context, node string, after uint64) (uin
 	return index, nil
 }
 
-// tableWentBack says whether the ledger's table is missing or older than the one known. watchTable will find out as well.
+// tableWentBack says whether the ledger's table is missing, does not follow the one known, or is a question of the
+// placer's. watchTable will find out as well.
 func (e *engine) tableWentBack(ctx context.Context, w world) (bool, error) {
 	read, err := e.books.WatchTable(ctx, w.self.node, 0, 0)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return w.table.Sequence > 0, nil
 	}
-	return read.Doc.Sequence < w.table.Sequence, err
+	return read.Doc.Rebuild || !w.followedBy(read.Doc), err
 }
 
 // claimsOf drops the indexes. A claim of a newer version says nothing but that it is there, which counts.

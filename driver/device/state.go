@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -31,6 +32,7 @@ type state struct {
 	BootID    string                `json:"boot_id"`
 	Node      string                `json:"node"`
 	Table     ledger.SlotTable      `json:"table"`
+	Asked     *ledger.Lineage       `json:"asked,omitempty"`
 	Claims    []ledger.Claim        `json:"claims,omitempty"`
 	Cleared   []string              `json:"cleared,omitempty"` // SlotID texts
 	Served    []string              `json:"served,omitempty"`  // SlotID texts
@@ -47,11 +49,16 @@ func stateOf(w world) state {
 	s := state{
 		Version:   stateVersion,
 		MachineID: w.self.machineID, BootID: w.self.bootID, Node: w.self.node,
-		Table: w.table, Gangs: w.gangs,
+		Table: w.table, Asked: w.asked, Gangs: w.gangs,
 		Machine: w.machine, Health: w.health, Unmanaged: w.unmanaged, Strangers: w.strangers,
 	}
-	for _, id := range sortedIDs(w.claims) {
-		s.Claims = append(s.Claims, w.claims[id])
+	claims := maps.Clone(w.unlisted)
+	if claims == nil {
+		claims = map[ledger.SlotID]ledger.Claim{}
+	}
+	maps.Copy(claims, w.claims)
+	for _, id := range sortedIDs(claims) {
+		s.Claims = append(s.Claims, claims[id])
 	}
 	for _, id := range sortedIDs(w.cleared) {
 		s.Cleared = append(s.Cleared, id.String())
@@ -72,7 +79,7 @@ func (s state) restore(w *world) error {
 	if s.MachineID != w.self.machineID {
 		return fmt.Errorf("it is of another machine (machine ID %s)", s.MachineID)
 	}
-	w.self.node, w.table, w.gangs = s.Node, s.Table, s.Gangs
+	w.self.node, w.table, w.asked, w.gangs = s.Node, s.Table, s.Asked, s.Gangs
 	w.claims = make(map[ledger.SlotID]ledger.Claim, len(s.Claims))
 	for _, claim := range s.Claims {
 		w.claims[ledger.SlotID{Reservation: claim.Reservation, Rank: claim.Rank}] = claim

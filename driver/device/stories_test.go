@@ -186,27 +186,44 @@ func TestALedgerThatIsSetBack(t *testing.T) {
 	n.offers.become("muster/gang/train.1", "muster/gang/other.0")
 }
 
-func TestALedgerThatWasSetBackIsTakenWhenNothingIsInUse(t *testing.T) {
+// TestALedgerThatIsPutInOrder: the ledger was set back to before a gang was granted and claimed its slot. The node answers
+// what it remembers; when the placer has written that down, the plugin makes the claim again, and nothing was withdrawn.
+func TestALedgerThatIsPutInOrder(t *testing.T) {
 	n := newNode(t, 4).start()
-	s := slot("r1", 1, 0, 1)
+	s := foreign(slot("r1", 1, 0, 1))
 	n.grant(5)
 	n.acknowledges(5)
 	early := n.store.Save()
-	n.grant(6, s)
-	_, err := n.books.Claim(t.Context(), thisNode, claimOn(s, "driver", "a1"), func(ledger.Slot) error { return nil })
-	must.NoError(t, err)
 	n.runs("a1", s)
+	n.grant(6, s)
 	n.offers.become("muster/gang/train.1")
+	claim := claimOn(s, claimedByPlugin, "a1")
+	_, err := n.books.Claim(t.Context(), thisNode, claim, func(ledger.Slot) error { return nil })
+	must.NoError(t, err)
 	n.acknowledges(6)
 	eventually(t, "the claim is known", func() bool { w, _ := n.plugin.engine.world.get(); return w.claimed(s.ID()) })
 
 	n.store.SetBack(early)
 	eventually(t, "it is logged", func() bool { return n.log.count("its table is at 5, this node's at 6") > 0 })
+	n.write(asking(of("e2", table(6))))
 	n.acknowledges(6)
+	answer := func() ledger.Ack { return read[ledger.Ack](n, n.books.Keys().Ack(thisNode)) }
+	eventually(t, "the node answers", func() bool { return answer().Remembered != nil })
+	must.Eq(t, "e2", answer().Epoch)
+	must.Eq(t, []string{"r1.1"}, []string{answer().Remembered.Table.Slots[0].ID().String()})
+	must.Eq(t, []ledger.Claim{claim}, answer().Remembered.Claims)
+	must.Eq(t, map[string]int{"r1": 29400}, answer().Remembered.Ports)
+	n.onDisk(`"asked":{"epoch":"e2"`)
+	n.restart()
+	n.offers.become("muster/gang/train.1")
+
+	n.write(of("e2", table(7, s)))
+	n.acknowledges(7)
+	must.Nil(t, answer().Remembered)
+	eventually(t, "the claim is made again", func() bool {
+		return read[ledger.Claim](n, n.books.Keys().Claim(thisNode, s.ID())).Allocation == "a1"
+	})
 	must.Eq(t, []string{"muster/gang/train.1"}, names(n.offers.last()))
-	n.agent.set(func(f *fakeAgent) { f.allocs[0].ClientStatus = nomadapi.AllocClientStatusComplete })
-	n.offers.become()
-	n.acknowledges(5)
 }
 
 func TestALedgerThatIsLost(t *testing.T) {

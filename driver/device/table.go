@@ -11,42 +11,63 @@ import (
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
-// takeTable takes a table that was read from the ledger, unless it is from before the one known: a ledger that was set
-// back or replaced may hand out GPUs that are in use. Then the known table stays, only its claimed slots are offered, and
-// the acknowledgement goes on telling the placer the last sequence. It ends with a table of a higher sequence, or when
-// nothing on this node is in use any more (agree).
+// takeTable takes a table that was read from the ledger, unless it does not follow the one known: a ledger that was set
+// back or replaced may hand out GPUs that are in use. Then the known table stays, and only what is known of it is offered,
+// until the placer has asked what this node remembers (a table with Rebuild) and has written down what follows. A node
+// that remembers nothing takes any table.
 func (w *world) takeTable(next ledger.SlotTable) {
 	w.read = true
-	if next.Sequence < w.table.Sequence || next.Sequence == w.table.Sequence && !sameSlots(next, w.table) {
+	switch {
+	case next.Rebuild:
+		w.asked = &ledger.Lineage{Epoch: next.Epoch, Sequence: next.Sequence}
+		if w.setBack == "" && w.table.Sequence > 0 && !sameSlots(next, w.table) {
+			w.setBack = "the ledger has other slots than this node, and the placer is putting it in order"
+		}
+	case w.table.Sequence == 0, w.heard(next), w.followedBy(next):
+		w.table, w.asked, w.setBack = next, nil, ""
+	case next.Epoch == w.table.Epoch:
 		w.setBack = fmt.Sprintf("the ledger was set back (its table is at %d, this node's at %d)", next.Sequence, w.table.Sequence)
-		w.behind = &next
-		return
+	default:
+		w.setBack = "the ledger was set back (its table is of another time than this node's)"
 	}
-	w.table, w.setBack, w.behind = next, "", nil
 }
 
-// agree gives up what is known beyond a ledger that was set back, as far as nothing uses it any more: claims that the
-// ledger does not have, and with the last of them the table.
-func (w *world) agree(seen evidence) {
-	if w.setBack == "" {
-		return
-	}
-	used := map[ledger.SlotID]bool{}
-	for _, s := range w.table.Slots {
-		used[s.ID()] = w.inUse(s, seen) != busy{}
-	}
-	w.claims = keep(w.claims, func(id ledger.SlotID) bool {
-		_, there := seen.claims[id]
-		return there || used[id]
-	})
-	for _, s := range w.table.Slots {
-		if used[s.ID()] || w.claimed(s.ID()) {
-			return
+// heard says whether a table is what the placer made of this node's answer, or follows that.
+func (w *world) heard(next ledger.SlotTable) bool {
+	return w.asked != nil && next.Epoch == w.asked.Epoch && next.Sequence > w.asked.Sequence
+}
+
+// followedBy says whether a table is the known one or follows it in the same ledger.
+func (w *world) followedBy(next ledger.SlotTable) bool {
+	return next.Epoch == w.table.Epoch &&
+		(next.Sequence > w.table.Sequence || next.Sequence == w.table.Sequence && sameSlots(next, w.table))
+}
+
+// remembered is what this node answers to the placer's question.
+func (w *world) remembered() *ledger.Remembered {
+	r := &ledger.Remembered{Asked: w.asked.Sequence, Table: w.table}
+	claims := maps.Clone(w.claims)
+	maps.Copy(claims, w.unlisted)
+	for _, id := range sortedIDs(claims) {
+		if w.holds(claims[id]) {
+			r.Claims = append(r.Claims, claims[id])
 		}
 	}
-	if w.behind != nil {
-		w.table, w.setBack, w.behind = *w.behind, "", nil
+	for reservation, facts := range w.gangs {
+		if r.Ports == nil {
+			r.Ports = map[string]int{}
+		}
+		r.Ports[reservation] = facts.MasterPort
 	}
+	return r
+}
+
+// standing names the ledger as this node sees it. When it changes, what was published may be lost.
+func (w *world) standing() string {
+	if w.asked != nil {
+		return w.asked.Epoch
+	}
+	return w.table.Epoch + w.setBack
 }
 
 func sameSlots(a, b ledger.SlotTable) bool {
@@ -58,24 +79,37 @@ func sameSlots(a, b ledger.SlotTable) bool {
 func (w *world) loseTable() {
 	w.read = true
 	if w.table.Sequence > 0 {
-		w.setBack, w.behind = "the ledger has no slot table for this node any more", nil
+		w.setBack = "the ledger has no slot table for this node any more"
 	}
 }
 
-// takeClaims takes the claims that were read from the ledger. From one that was set back (its table is not taken, or its
-// index went back) they can't be complete, so that none known is given up.
+// takeClaims takes the claims that were read from the ledger. One that was set back or lost may have lost claims, too, or
+// have old ones again: those in force until then stay so, unlisted, until their tasks are over.
 func (w *world) takeClaims(next map[ledger.SlotID]ledger.Claim, wentBack bool) {
-	if w.setBack == "" && !wentBack {
-		w.claims = next
-		return
-	}
-	all := maps.Clone(next)
-	for id, claim := range w.claims {
-		if _, there := next[id]; !there {
-			all[id] = claim
+	unlisted := maps.Clone(w.unlisted)
+	if wentBack || w.setBack != "" || w.asked != nil {
+		for id, claim := range w.claims {
+			if _, some := unlisted[id]; !some && w.holds(claim) {
+				if unlisted == nil {
+					unlisted = map[ledger.SlotID]ledger.Claim{}
+				}
+				unlisted[id] = claim
+			}
 		}
 	}
-	w.claims = all
+	w.claims = next
+	w.unlisted = keep(unlisted, func(id ledger.SlotID) bool {
+		now, there := next[id]
+		return !there || now.Allocation != unlisted[id].Allocation
+	})
+}
+
+// endUnlisted gives up the unlisted claims whose tasks are over.
+func (w *world) endUnlisted(seen evidence) {
+	w.unlisted = keep(w.unlisted, func(id ledger.SlotID) bool {
+		slot, _ := w.table.Find(id)
+		return seen.allocsErr != nil || !seen.over(w.unlisted[id].Allocation) || w.processOn(slot.GPUs, seen) != busy{}
+	})
 }
 
 // loses says whether a claim in force is missing among others.

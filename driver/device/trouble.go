@@ -11,9 +11,11 @@ import (
 
 // settleTrouble keeps what is noted about slots and strangers in step with the table.
 func (w *world) settleTrouble(present map[ledger.SlotID]bool) {
-	for id := range w.claims {
-		if present[id] {
-			w.serve(id)
+	for _, claims := range []map[ledger.SlotID]ledger.Claim{w.claims, w.unlisted} {
+		for id := range claims {
+			if present[id] {
+				w.serve(id)
+			}
 		}
 	}
 	w.served = keep(w.served, func(id ledger.SlotID) bool { return present[id] })

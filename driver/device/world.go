@@ -30,17 +30,18 @@ type world struct {
 	trouble    string   // why no GPU can be read; empty: they can
 
 	table   ledger.SlotTable
-	read    bool              // the ledger has been asked for the table since this process started
-	setBack string            // why the ledger's own table is not taken; empty: table is the ledger's
-	behind  *ledger.SlotTable // the ledger's own table, if it is not taken
-	session string            // that holds the inventory; changes whenever everything is to be published again
+	read    bool            // the ledger has been asked for the table since this process started
+	asked   *ledger.Lineage // the table by which the placer asks what this node remembers; nil: it does not
+	setBack string          // why the ledger's own table is not taken; empty: table is the ledger's
+	session string          // that holds the inventory; changes whenever everything is to be published again
 
-	claims  map[ledger.SlotID]ledger.Claim
-	gangs   map[string]gangFacts // by reservation
-	revs    map[ledger.SlotID]revision
-	cleared map[ledger.SlotID]bool // closing slots acknowledged as clear; never taken back
-	served  map[ledger.SlotID]bool // slots that a task was started on, or may have been
-	kept    map[ledger.SlotID]busy // what keeps closing slots from being clear
+	claims   map[ledger.SlotID]ledger.Claim
+	unlisted map[ledger.SlotID]ledger.Claim // in force although the ledger has lost them
+	gangs    map[string]gangFacts           // by reservation
+	revs     map[ledger.SlotID]revision
+	cleared  map[ledger.SlotID]bool // closing slots acknowledged as clear; never taken back
+	served   map[ledger.SlotID]bool // slots that a task was started on, or may have been
+	kept     map[ledger.SlotID]busy // what keeps closing slots from being clear
 
 	strangers  map[string]stranger    // who uses GPUs that no task has, by UUID
 	outage     bool                   // Consul does not answer
@@ -92,7 +93,8 @@ type revision struct {
 // claimed says whether a slot of this boot is in use.
 func (w *world) claimed(id ledger.SlotID) bool {
 	claim, ok := w.claims[id]
-	return ok && w.holds(claim)
+	lost, unlisted := w.unlisted[id]
+	return ok && w.holds(claim) || unlisted && w.holds(lost)
 }
 
 // holds says whether a claim means anything: the processes of another boot are gone.
@@ -181,6 +183,7 @@ func (w *world) settle() {
 		reservations[s.Reservation] = true
 	}
 	w.cleared = keep(w.cleared, func(id ledger.SlotID) bool { return present[id] })
+	w.unlisted = keep(w.unlisted, func(id ledger.SlotID) bool { return present[id] })
 	w.settleTrouble(present)
 	w.gangs = keep(w.gangs, func(reservation string) bool { return reservations[reservation] })
 }

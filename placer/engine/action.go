@@ -19,7 +19,10 @@ const (
 	Delete       Kind = "delete"        // delete the document of a gang that holds nothing
 	Refuse       Kind = "refuse"        // write why a job is not admitted
 	ClearRefusal Kind = "clear refusal" // remove that
-	MakeTable    Kind = "make table"    // create a node's slot table, empty
+	Ask          Kind = "ask"           // ask a node what it remembers of its slots; a new one gets its slot table so
+	Restore      Kind = "restore"       // take a node's answer
+	Adopt        Kind = "adopt"         // give a gang a reservation back that its nodes remember
+	Forget       Kind = "forget"        // take a reservation from a gang that its nodes do not have
 	Sweep        Kind = "sweep"         // close a node's slots that no gang holds, and take out those that are clear
 	DeleteRun    Kind = "delete run"    // remove a run whose reservation is gone
 	Grant        Kind = "grant"         // give a gang all of its slots
@@ -39,6 +42,12 @@ const (
 	putDone    = "reset done"  // that has happened
 )
 
+// What an Ask or a Restore is about, when it is worth a word.
+const (
+	askNew       = "new"   // the node has had no table
+	restoreOther = "other" // the node remembers something else than the ledger
+)
+
 // What a WriteJob is for.
 const (
 	endFinished = "finished" // a gang that has finished, and that Nomad would run again
@@ -51,11 +60,11 @@ const (
 type Action struct {
 	Kind    Kind
 	What    string                   // Put: what it is about; else words for the log
-	Gang    ledger.Gang              // Release, Close, Put, Delete, Grant: the new document
-	Release ledger.Release           // Release: how
+	Gang    ledger.Gang              // Release, Close, Put, Delete, Adopt, Forget, Grant: the new document
+	Release ledger.Release           // Release, Forget: how
 	Slots   map[string][]ledger.Slot // Grant: by node
 	Refusal ledger.Refusal           // Refuse; of ClearRefusal only namespace and job
-	Node    string                   // MakeTable, Sweep
+	Node    string                   // Ask, Restore, Sweep
 	Run     ledger.RunID             // DeleteRun
 	Slot    ledger.SlotID            // Signal
 	Alloc   *nomad.Alloc             // Signal

@@ -18,7 +18,11 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
 	case Release:
 		return ledger.BuildRelease(s, a.Gang, a.Release)
-	case Put, Delete, Refuse, ClearRefusal, MakeTable, Sweep, DeleteRun, Signal, WriteJob:
+	case Adopt:
+		return ledger.BuildAdopt(s, a.Gang)
+	case Forget:
+		return ledger.BuildForget(s, a.Gang, a.Release.Remove)
+	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob:
 	}
 	return ledger.Change{
 		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},

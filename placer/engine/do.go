@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,8 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		return l.Ledger.PutRefusal(ctx, l.lease, a.Refusal)
 	case ClearRefusal:
 		return l.Ledger.DeleteRefusal(ctx, l.lease, a.Refusal.Namespace, a.Refusal.Job)
-	case MakeTable:
-		return l.Ledger.EnsureTable(ctx, l.lease, a.Node)
-	case Sweep:
-		return l.sweep(ctx, a.Node)
+	case Ask, Restore, Sweep:
+		return l.writeTable(ctx, a)
 	case DeleteRun:
 		return l.Ledger.DeleteRun(ctx, l.lease, a.Run)
 	case Signal:
@@ -48,7 +47,7 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		l.memory.Written[a.Job.ID] = Written{At: l.Now(), Index: a.Job.JobModifyIndex}
 		l.WriteJob(ctx, a.Job, a.Write)
 		return nil
-	case Release, Close, Put, Delete, Grant:
+	case Release, Close, Put, Delete, Adopt, Forget, Grant:
 	}
 	c, err := change(l.snapshot, a)
 	if err != nil {
@@ -69,17 +68,27 @@ func (l *leader) write(ctx context.Context, a Action) error {
 	return nil
 }
 
-// sweep takes one step towards a node without orphans.
-func (l *leader) sweep(ctx context.Context, node string) error {
-	table, due, err := ledger.BuildSweep(l.snapshot, node)
+// writeTable writes a node's table for an action that is about no gang.
+func (l *leader) writeTable(ctx context.Context, a Action) error {
+	var table ledger.Versioned[ledger.SlotTable]
+	var due bool
+	var err error
+	switch a.Kind {
+	case Ask:
+		table, due = ledger.BuildAsk(l.snapshot, a.Node)
+	case Restore:
+		table, due = ledger.BuildRestore(l.snapshot, a.Node)
+	default:
+		table, due, err = ledger.BuildSweep(l.snapshot, a.Node)
+	}
 	if err != nil || !due {
 		return err
 	}
-	if table.Index, err = l.Ledger.CommitTable(ctx, l.lease, node, table); err != nil {
+	if table.Index, err = l.Ledger.CommitTable(ctx, l.lease, a.Node, table); err != nil {
 		return err
 	}
 	l.snapshot.Tables = maps.Clone(l.snapshot.Tables)
-	l.snapshot.Tables[node] = table
+	l.snapshot.Tables[a.Node] = table
 	return nil
 }
 
@@ -101,8 +110,12 @@ func (l *leader) logAction(a Action) {
 		l.Logger.Info("refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace, "reason", a.Refusal.Why.Text)
 	case ClearRefusal:
 		l.Logger.Info("no longer refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace)
-	case MakeTable:
-		l.Logger.Info("node is new", "node", a.Node)
+	case Ask, Restore:
+		l.logHearing(a)
+	case Adopt:
+		l.Logger.Info("the ledger has a gang's reservation again", "gang", g.Name, "reservation", g.Reservation.ID, "nodes", nodeNames(g))
+	case Forget:
+		l.Logger.Warn("the ledger was set back: a gang's reservation is gone", "gang", g.Name, "then", cmp.Or(string(g.State), "deleted"))
 	case Sweep:
 		l.Logger.Info("swept slots that no gang holds", "node", a.Node)
 	case Signal:
@@ -125,6 +138,17 @@ func (l *leader) logWrite(a Action) {
 		log.Info("ending a job whose gang name is another job's")
 	case endReset:
 		log.Info("resetting the gang", "change", a.Write)
+	}
+}
+
+func (l *leader) logHearing(a Action) {
+	switch {
+	case a.What == askNew:
+		l.Logger.Info("node is new", "node", a.Node)
+	case a.What == restoreOther:
+		l.Logger.Warn("the ledger was lost or set back: it has the slots now that a node remembers", "node", a.Node)
+	default:
+		l.Logger.Debug("node heard", "node", a.Node, "kind", a.Kind)
 	}
 }
 

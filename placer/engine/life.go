@@ -21,6 +21,14 @@ func compareRuns(a, b ledger.RunID) int {
 
 // live is the next step in a gang's life, if there is one now; being granted is not among them.
 func (s step) live(g ledger.Gang) (Action, bool) {
+	if s.unsure(g) {
+		return Action{}, false
+	}
+	if g.Reservation != nil {
+		if astray, some := s.liveAstray(g); some {
+			return astray, true
+		}
+	}
 	switch g.State {
 	case ledger.GangWaiting:
 		return s.liveWaiting(g)
@@ -59,6 +67,9 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 		return s.drop(w.refused.Text, g)
 	case w.job.Version != g.JobVersion:
 		return s.put(putVersion, anew(g, w))
+	}
+	if s.frozen() != nil {
+		return Action{}, false // it may hold a reservation of which the ledger does not know yet
 	}
 	if reset, must := s.mustReset(g, w.job); must {
 		return s.put(putReset, reset)
@@ -116,6 +127,9 @@ func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, w
 			return s.closing(withSpec(g, w), ledger.GangWaiting, resultStopped, reason(WhyShape, text)), true
 		}
 	case unknown:
+	}
+	if s.ajar(g) {
+		return s.move(g, WhyLedger, "the ledger was set back while the gang ended"), true
 	}
 	if foreign, some := s.foreignClaim(g, members); some {
 		return s.closeAndWait(g, foreign, WhyForeign, nil), true
@@ -283,28 +297,35 @@ func (s step) summary(g ledger.Gang, result string, why ledger.Reason) *ledger.R
 
 // liveClosing: a closing gang's slots go when all nodes have acknowledged that nothing uses them.
 func (s step) liveClosing(g ledger.Gang) (Action, bool) {
+	if s.ajar(g) {
+		return Action{Kind: Close, What: g.Why.Code, Gang: g}, true
+	}
 	release := ledger.Release{LeftBehind: s.leftBehind(g)}
 	if _, clear := ledger.Cleared(s.Ledger, g, release); !clear {
 		return Action{}, false
 	}
+	after, gone := s.afterwards(g)
+	release.Remove = gone
+	what := string(after.State)
+	if gone {
+		what = "deleted"
+	}
+	return Action{Kind: Release, What: what, Gang: after, Release: release}, true
+}
+
+// afterwards is a gang's document once its reservation is gone; gone says that the document goes, too.
+func (s step) afterwards(g ledger.Gang) (after ledger.Gang, gone bool) {
 	w, how, _ := s.owner(g)
-	after := g.After
-	if how == stopped && after != ledger.GangFinished || how == left {
-		after = ""
+	next := g.After
+	if how == stopped && next != ledger.GangFinished || how == left {
+		next = ""
 	}
 	g.Reservation, g.After, g.Since = nil, "", s.now
-	switch after {
-	case "":
-		release.Remove = true
-		return Action{Kind: Release, What: "deleted", Gang: g, Release: release}, true
-	case ledger.GangWaiting:
-		if how == owns {
-			g = anew(g, w)
-		}
-	case ledger.GangFinished, ledger.GangFailed, ledger.GangReserved, ledger.GangRunning, ledger.GangClosing:
+	if next == ledger.GangWaiting && how == owns {
+		g = anew(g, w)
 	}
-	g.State = after
-	return Action{Kind: Release, What: string(after), Gang: g, Release: release}, true
+	g.State = next
+	return g, next == ""
 }
 
 // liveOver: a gang that is over keeps its document until its job is gone, wants to run again, or has left the name to

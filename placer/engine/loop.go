@@ -60,9 +60,13 @@ var errSetBack = errors.New("the ledger was set back")
 // Run campaigns and decides as the leader until the context ends, which is no error.
 func Run(ctx context.Context, o Options) error {
 	spec := ledger.CandidateSpec{Name: o.Name, Log: o.Logger}
+	var last ledger.Snapshot // of this placer's leaderships
 	for ctx.Err() == nil {
 		err := o.Ledger.Campaign(ctx, spec, func(ctx context.Context, lease ledger.Lease) error {
-			return newLeader(o, lease).lead(ctx)
+			l := newLeader(o, lease, last)
+			err := l.lead(ctx)
+			last = l.snapshot
+			return err
 		})
 		if ctx.Err() == nil {
 			o.Logger.Warn("gave up the lead; starting anew", "error", err)
@@ -76,6 +80,7 @@ func Run(ctx context.Context, o Options) error {
 type leader struct {
 	Options
 	lease    ledger.Lease
+	epoch    string // that this leadership has given the ledger
 	snapshot ledger.Snapshot
 	fresh    bool // snapshot was read after Nomad's state
 	doubtful bool // something may have happened that snapshot does not show: read it before the next decision
@@ -83,8 +88,9 @@ type leader struct {
 	troubles map[string]time.Time // failures by their text, and when they were logged
 }
 
-func newLeader(o Options, lease ledger.Lease) *leader {
-	return &leader{Options: o, lease: lease, doubtful: true, troubles: map[string]time.Time{}}
+// newLeader begins a term. last is what this placer knew of the ledger when it led before; the zero Snapshot: nothing.
+func newLeader(o Options, lease ledger.Lease, last ledger.Snapshot) *leader {
+	return &leader{Options: o, lease: lease, snapshot: last, doubtful: true, troubles: map[string]time.Time{}}
 }
 
 // lead decides until the lease is lost or the context ends.
@@ -124,35 +130,29 @@ func (l *leader) lead(ctx context.Context) error {
 	}
 }
 
-// begin reads everything at one index. A ledger that holds nothing yet gets its epoch; one that has lost it does not.
+// begin gives the ledger the epoch of this leadership, and finds out whether it was set back since the last one.
 func (l *leader) begin(ctx context.Context) error {
 	snapshot, err := l.Ledger.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the ledger at the start of the lead: %w", err)
 	}
-	if snapshot.EpochID == "" && isNew(snapshot) {
-		epoch, _, err := l.Ledger.EnsureEpoch(ctx, l.lease)
-		if err != nil {
-			return fmt.Errorf("giving the ledger its epoch: %w", err)
-		}
-		l.Logger.Info("the ledger is new", "epoch", epoch.ID)
+	epoch, err := l.Ledger.NewEpoch(ctx, l.lease)
+	if err != nil {
+		return fmt.Errorf("giving the ledger its epoch: %w", err)
+	}
+	l.epoch = epoch.ID
+	if l.memory.SetBack = snapshot.SetBackFrom(l.snapshot); l.memory.SetBack {
+		l.Logger.Warn("the ledger was lost or set back; nothing is granted before all nodes have said what they remember")
 	}
 	return nil
 }
 
-// isNew says whether no gang and no slot was ever written.
-func isNew(s ledger.Snapshot) bool {
-	for _, table := range s.Tables {
-		if len(table.Doc.Slots) > 0 {
-			return false
-		}
+// checked is a snapshot that this leader may decide on; errSetBack if the ledger is not the one any more that it has read.
+func (l *leader) checked(next, last ledger.Snapshot) error {
+	if next.EpochID != l.epoch || last.EpochID == l.epoch && next.SetBackFrom(last) {
+		return fmt.Errorf("%w: from index %d to %d", errSetBack, last.Index, next.Index)
 	}
-	for _, claims := range s.Claims {
-		if len(claims) > 0 {
-			return false
-		}
-	}
-	return len(s.Gangs) == 0 && len(s.Newer) == 0
+	return nil
 }
 
 // follow hands out what the ledger holds whenever it changes, the newest only, until the context ends or the ledger was
@@ -171,8 +171,9 @@ func (l *leader) follow(ctx context.Context, out chan ledger.Snapshot) error {
 			down = true
 			sleep(ctx, time.Second)
 			continue
-		case next.Index < last.Index && setBack(last, next):
-			return fmt.Errorf("%w: from index %d to %d", errSetBack, last.Index, next.Index)
+		}
+		if err := l.checked(next, last); err != nil {
+			return err
 		}
 		if down {
 			l.Logger.Info("consul answers")
@@ -185,22 +186,6 @@ func (l *leader) follow(ctx context.Context, out chan ledger.Snapshot) error {
 		}
 		out <- next
 	}
-}
-
-// setBack says whether a snapshot with a smaller index is of an earlier state, and not only of one whose last deletion
-// Consul has forgotten. A slot table is never deleted, and a document never gets an older index.
-func setBack(last, next ledger.Snapshot) bool {
-	for node, table := range last.Tables {
-		if next.Tables[node].Index < table.Index {
-			return true
-		}
-	}
-	for name, gang := range last.Gangs {
-		if now, some := next.Gangs[name]; some && now.Index < gang.Index {
-			return true
-		}
-	}
-	return last.EpochID != next.EpochID
 }
 
 // take makes a snapshot that was followed the current one, unless a newer one was read meanwhile.
@@ -217,6 +202,9 @@ func (l *leader) load(ctx context.Context) error {
 	snapshot, err := l.Ledger.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the ledger: %w", err)
+	}
+	if err := l.checked(snapshot, l.snapshot); err != nil {
+		return err
 	}
 	l.snapshot, l.fresh, l.doubtful = snapshot, true, false
 	return nil
@@ -290,7 +278,7 @@ func tracked(s ledger.Snapshot) []nomad.JobID {
 
 // failed returns a failure that ends the lead; any other is logged and tried again later.
 func (l *leader) failed(ctx context.Context, err error) error {
-	if errors.Is(err, ledger.ErrNotLeader) {
+	if errors.Is(err, ledger.ErrNotLeader) || errors.Is(err, errSetBack) {
 		return err
 	}
 	l.noteTrouble(ctx, err)

@@ -153,7 +153,7 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 		return l, some
 	case a != nil && a.Stopping():
 		return of(false, "is being stopped by Nomad%s", colon(a.Message))
-	case running && m.claim == nil && m.group.Driver == driverMuster:
+	case running && m.claim == nil && claimGone && m.group.Driver == driverMuster:
 		return of(false, "has ended without a word from its driver")
 	case running && m.claim == nil && claimGone:
 		return of(false, "has ended, and Nomad does not say how")

@@ -23,6 +23,9 @@ func (s step) place(busy map[string]bool) []Action {
 		return nil
 	}
 	if why := s.frozen(); why != nil {
+		if !s.Memory.SetBack && s.now.Sub(s.Memory.Began) < hearingTakes {
+			return nil
+		}
 		return s.reasons(waiting, func(string) *ledger.Reason { return why })
 	}
 	held := s.heldBack(waiting)
@@ -70,17 +73,6 @@ func (s step) heldBack(waiting map[string]ledger.Gang) map[string]*ledger.Reason
 		}
 	}
 	return held
-}
-
-// frozen says why nothing at all may be granted; nil: something may.
-func (s step) frozen() *ledger.Reason {
-	switch {
-	case s.Ledger.EpochID == "":
-		return reason(WhyLedger, "nothing is granted: the ledger holds documents but no epoch, so it was lost in part")
-	case s.Memory.EpochID != "" && s.Memory.EpochID != s.Ledger.EpochID:
-		return reason(WhyLedger, "nothing is granted: the ledger was replaced while this placer leads")
-	}
-	return nil
 }
 
 // reasons writes why gangs wait, where that has changed: at once where it is another kind of reason, and not too often
@@ -229,16 +221,24 @@ func (s step) grant(g ledger.Gang, grant model.Grant, sites map[string]*site, po
 func placementsOf(spec ledger.Spec, members []model.Member, sites map[string]*site) []ledger.Placement {
 	var out []ledger.Placement
 	for _, m := range members {
-		if n := len(out) - 1; n >= 0 && out[n].Node == m.Node && out[n].Group == m.Group && out[n].Rank+out[n].Members == m.Rank {
-			out[n].Members++
-			continue
-		}
-		out = append(out, ledger.Placement{
+		out = joined(out, ledger.Placement{
 			Node: m.Node, Address: sites[m.Node].inventory.Address, Group: m.Group, Rank: m.Rank, Members: 1,
 			GPUs: groupOf(spec, m.Group).GPUs,
 		})
 	}
 	return out
+}
+
+// joined adds the next member to placements: to the last one, if it continues it.
+func joined(placements []ledger.Placement, next ledger.Placement) []ledger.Placement {
+	if n := len(placements) - 1; n >= 0 {
+		last := &placements[n]
+		if last.Node == next.Node && last.Group == next.Group && last.Rank+last.Members == next.Rank {
+			last.Members++
+			return placements
+		}
+	}
+	return append(placements, next)
 }
 
 // portsPerReservation are the consecutive ports that a reservation may use on the node of its rank 0.

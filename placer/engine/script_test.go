@@ -126,6 +126,11 @@ func (w *world) happen(words []string) {
 		"beside":  func(e event) { e.beside() },
 		"sweep":   func(e event) { e.sweep() },
 		"epoch":   func(event) { e.loseEpoch() },
+
+		"save":     func(event) { w.saved = w.store.Save() },
+		"restore":  func(event) { w.restore() },
+		"lose":     func(event) { w.lose() },
+		"reassert": func(event) { w.reassert() },
 	}
 	do := events[words[0]]
 	if do == nil {

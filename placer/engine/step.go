@@ -26,11 +26,14 @@ type step struct {
 // state is stale, only what the ledger alone proves is done.
 func (r Rules) Step(v View, now time.Time) []Action {
 	s := step{View: v, rules: r, now: now}
+	if hearing := s.hear(); len(hearing) > 0 {
+		return hearing // and the next step decides on what was heard
+	}
 	s.wants = r.wants(v)
 	s.allocs = allocsOf(v.Nomad, s.wants)
 
 	lives := s.lives()
-	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete), s.housekeeping())
+	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget), s.housekeeping())
 	if v.Nomad.Stale != "" {
 		return actions
 	}
@@ -38,12 +41,17 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	leaving := map[string]bool{}
 	for _, a := range lives {
 		busy[a.Gang.Name] = true
-		leaving[a.Gang.Name] = a.Kind == Delete || a.Kind == Release && a.Release.Remove
+		leaving[a.Gang.Name] = a.Kind == Delete || (a.Kind == Release || a.Kind == Forget) && a.Release.Remove
 	}
 	intake := s.intake(leaving)
 	actions = append(actions, intake...)
+	adoptions := s.adoptions()
+	for _, a := range adoptions {
+		busy[a.Gang.Name] = true
+	}
+	actions = append(actions, adoptions...)
 	placed := s.place(busy)
-	if len(of(actions, Release, Delete, MakeTable, Sweep))+len(of(intake, Put)) > 0 {
+	if len(of(actions, Release, Delete, Sweep))+len(of(intake, Put)) > 0 {
 		placed = of(placed, Grant) // the next step knows better why the others wait
 	}
 	return slices.Concat(actions, placed, s.signals(), s.jobWrites())
@@ -71,20 +79,9 @@ func of(actions []Action, kinds ...Kind) []Action {
 	return out
 }
 
-// housekeeping makes slot tables for new nodes, sweeps slots that no gang holds, and removes runs whose reservation is gone.
+// housekeeping sweeps slots that no gang holds, and removes runs whose reservation is gone.
 func (s step) housekeeping() []Action {
-	var actions []Action
-	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Nodes)) {
-		_, has := s.Ledger.Tables[node]
-		if !has && !slices.Contains(s.Ledger.Newer, s.rules.Keys.Slots(node)) {
-			actions = append(actions, Action{Kind: MakeTable, Node: node})
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Orphans())) {
-		if _, due, err := ledger.BuildSweep(s.Ledger, node); due && err == nil {
-			actions = append(actions, Action{Kind: Sweep, Node: node})
-		}
-	}
+	actions := s.sweeps()
 	for _, run := range slices.SortedFunc(maps.Keys(s.Ledger.Runs), compareRuns) {
 		if !s.holds(run) {
 			actions = append(actions, Action{Kind: DeleteRun, Run: run})
@@ -93,9 +90,10 @@ func (s step) housekeeping() []Action {
 	return actions
 }
 
-// holds says whether a run's reservation still exists, or may exist in a document that can't be read.
+// holds says whether a run's reservation still exists, or may exist in a document that can't be read, or
+// that is to be put in order.
 func (s step) holds(run ledger.RunID) bool {
-	if slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(run.Gang)) {
+	if s.frozen() != nil || slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(run.Gang)) {
 		return true
 	}
 	g := s.Ledger.Gangs[run.Gang].Doc

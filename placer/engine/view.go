@@ -51,6 +51,7 @@ const (
 	backoffForgiven = 10 * time.Minute // a run that lasted so long starts the count anew
 	deadFor         = 10 * time.Second // a job must be dead for so long: Nomad shows it for a moment between two attempts
 	claimGoneFor    = 30 * time.Second // how long Nomad may take to say how a task without the muster driver ended
+	hearingTakes    = 10 * time.Second // how long nodes may take to answer a new leader before users hear of it
 	releaseShows    = time.Minute      // how long a task that has ended may still show in Nomad's books
 	explainEvery    = 5 * time.Second  // how often a reason is written whose figures have changed, but not its kind
 	checkpointGrace = time.Minute      // how long a task without the muster driver may checkpoint before it is killed
@@ -60,7 +61,12 @@ const (
 // Memory is what a leader knows from having watched: since when something has been so, by its own monotonic clock. A new
 // leader starts with none, so that all times start again.
 type Memory struct {
-	EpochID string // of the ledger at the start of this leadership
+	// Began is when this leadership began.
+	Began time.Time
+	// SetBack says that the ledger is known to have been lost or set back.
+	SetBack bool
+	// Ports are the ports of reservations, as nodes remember them.
+	Ports map[string]int
 	// Granted is when each reservation was first seen, or Nomad came back since.
 	Granted map[string]time.Time
 	// ClaimGone is since when a slot of a running gang has had no claim.
@@ -111,16 +117,13 @@ type Signalled struct {
 // Remember is the memory after having seen a view.
 func Remember(before Memory, v View, now time.Time) Memory {
 	after := Memory{
-		EpochID: before.EpochID, Granted: map[string]time.Time{},
+		Began: began(before, now), SetBack: before.SetBack || v.contradicted(), Ports: v.portsRemembered(before.Ports), Granted: map[string]time.Time{},
 		ClaimGone: map[ledger.SlotID]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
 		Explained: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
 	}
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
-	}
-	if after.EpochID == "" {
-		after.EpochID = v.Ledger.EpochID
 	}
 	stale := v.Nomad.Stale != ""
 	for name, gang := range v.Ledger.Gangs {

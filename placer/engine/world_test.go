@@ -55,13 +55,16 @@ type world struct {
 	rights  string                 // why Nomad takes no change of a job; empty: it does
 	allowed int                    // changes that Nomad takes all the same
 	denied  map[nomad.JobID]string // what the placer has heard of that
+
+	plugins map[string]*devicePlugin // by node
+	saved   ledger.Saved
 }
 
 func newWorld(t tester) *world {
 	w := &world{
 		t: t, now: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC), store: ledger.NewMemory(),
 		jobs: map[nomad.JobID]*api.Job{}, gone: map[nomad.JobID]string{}, nodes: map[string]*structs.Node{}, index: 10,
-		denied: map[nomad.JobID]string{},
+		denied: map[nomad.JobID]string{}, plugins: map[string]*devicePlugin{},
 	}
 	w.ledger = ledger.New(w.store, "global")
 	w.elect()
@@ -71,8 +74,14 @@ func newWorld(t tester) *world {
 // elect starts a new term of leadership.
 func (w *world) elect() {
 	ctx := w.t.Context()
+	var last ledger.Snapshot
 	if w.leader != nil {
+		last = w.leader.snapshot
 		must.NoError(w.t, w.store.DestroySession(ctx, w.leader.lease.Session))
+	}
+	// A ledger that was set back has an old session hold the key again, until its check fails.
+	if held, err := w.store.Get(ctx, w.ledger.Keys().Leader()); err == nil && held.Session != "" {
+		must.NoError(w.t, w.store.DestroySession(ctx, held.Session))
 	}
 	session, err := w.store.CreateSession(ctx, ledger.SessionSpec{Name: "placer"})
 	must.NoError(w.t, err)
@@ -97,7 +106,7 @@ func (w *world) elect() {
 			Read: reader.Read, Decide: policy.Decide, Refusal: checker.Refusal,
 			NewID: func() string { w.ids++; return fmt.Sprintf("res%d", w.ids) },
 		},
-	}, lease)
+	}, lease, last)
 	must.NoError(w.t, w.leader.begin(ctx))
 }
 
@@ -128,6 +137,10 @@ func (w *world) settle() string {
 	w.leader.doubtful = true
 	for range 50 {
 		again, err := w.leader.decide(w.t.Context())
+		if errors.Is(err, errSetBack) {
+			w.elect()
+			continue
+		}
 		must.NoError(w.t, err)
 		if !again {
 			out := strings.ReplaceAll(w.log.String(), "msg=", "")
@@ -176,6 +189,7 @@ func (w *world) next() uint64 {
 // addNode makes a node that is known to Nomad and to the ledger, with its GPUs joined by NVLink.
 func (w *world) addNode(name, rack string, gpus int) {
 	ctx := w.t.Context()
+	w.plugins[name] = &devicePlugin{}
 	w.nodes[name] = &structs.Node{
 		ID: "id-" + name, Name: name, Datacenter: "dc1", NodePool: "default", Status: structs.NodeStatusReady,
 		SchedulingEligibility: structs.NodeSchedulingEligible, ModifyIndex: w.next(),
@@ -204,27 +218,6 @@ func (w *world) addNode(name, rack string, gpus int) {
 	session, err := w.store.CreateSession(ctx, ledger.NodeSession(name))
 	must.NoError(w.t, err)
 	must.NoError(w.t, w.ledger.PublishNode(ctx, session, n))
-}
-
-// ack lets every plugin acknowledge its table; closing slots are clear when nothing claims them and Nomad has no living
-// allocation on them. With a name only that node does; the allocations of one node may be forgotten.
-func (w *world) ack(only ...string) {
-	ctx := w.t.Context()
-	s := w.load()
-	only = append(only, "", "")
-	for name, table := range s.Tables {
-		if only[0] != "" && name != only[0] || s.NodeSessions[name] == "" {
-			continue
-		}
-		ack := ledger.Ack{Version: ledger.Version, Sequence: table.Doc.Sequence, BootID: s.Nodes[name].Doc.BootID}
-		for _, slot := range table.Doc.Slots {
-			_, claimed := s.Claims[name][slot.ID()]
-			if slot.State == ledger.SlotClosing && !claimed && (w.living(slot.ID()) == nil || name == only[1]) {
-				ack.Clear = append(ack.Clear, slot.ID().String())
-			}
-		}
-		must.NoError(w.t, w.ledger.PublishAck(ctx, name, ack))
-	}
 }
 
 func (w *world) load() ledger.Snapshot {
@@ -275,7 +268,7 @@ func (w *world) slotsOf(gang string) map[int]placedSlot {
 	out := map[int]placedSlot{}
 	for node, table := range w.load().Tables {
 		for _, slot := range table.Doc.Slots {
-			if slot.Owner.Gang == gang {
+			if _, other := out[slot.Rank]; slot.Owner.Gang == gang && (!other || slot.State == ledger.SlotOpen) { // not one left behind
 				out[slot.Rank] = placedSlot{node, slot}
 			}
 		}

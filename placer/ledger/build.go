@@ -73,7 +73,7 @@ func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 	}
 	change := Change{Gang: &Versioned[Gang]{Doc: withinHeadroom(gang), Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
 	for _, node := range nodesOf(before.Doc) {
-		table, err := s.settled(node)
+		table, err := s.current(node) // one that has not answered yet closes as well: its answer opens nothing again
 		if err != nil {
 			return Change{}, refuse("%w", err)
 		}
@@ -86,7 +86,7 @@ func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 
 // closeSlots is a table with the open slots of a reservation closing; ok is false when there are none.
 func closeSlots(table SlotTable, reservation, why string) (closed SlotTable, ok bool) {
-	closed = SlotTable{Version: Version, Epoch: table.Epoch, Sequence: table.Sequence + 1, Slots: slices.Clone(table.Slots)}
+	closed = table.next()
 	for i := range closed.Slots {
 		slot := &closed.Slots[i]
 		if slot.Reservation == reservation && slot.State == SlotOpen {
@@ -151,11 +151,11 @@ func BuildRelease(s Snapshot, gang Gang, how Release) (Change, error) {
 		if err != nil {
 			return Change{}, refuse("%w", err)
 		}
-		left := slices.DeleteFunc(slices.Clone(table.Doc.Slots), func(slot Slot) bool { return slot.Reservation == reservation })
-		if len(left) == len(table.Doc.Slots) {
+		doc := table.Doc.next()
+		doc.Slots = slices.DeleteFunc(doc.Slots, func(slot Slot) bool { return slot.Reservation == reservation })
+		if len(doc.Slots) == len(table.Doc.Slots) {
 			continue
 		}
-		doc := SlotTable{Version: Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence + 1, Slots: left}
 		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
 	}
 	return change, nil
@@ -170,7 +170,7 @@ func Cleared(s Snapshot, gang Gang, how Release) (missing []string, ok bool) {
 	}
 	found := 0
 	for _, node := range nodesOf(gang) {
-		table, err := s.table(node)
+		table, err := s.settled(node)
 		if err != nil && !how.LeftBehind[node] {
 			missing = append(missing, err.Error())
 			continue
@@ -218,7 +218,7 @@ func (s Snapshot) unclear(node string, slot Slot) string {
 	}
 	ack, ok := s.Acks[node]
 	switch {
-	case !ok:
+	case !ok || ack.Doc.Epoch != s.EpochID:
 		return "the node has acknowledged nothing"
 	case ack.Doc.Sequence < slot.Closing:
 		return fmt.Sprintf("the node has acted on table %d, and it is closing since %d", ack.Doc.Sequence, slot.Closing)
@@ -241,12 +241,29 @@ func (s Snapshot) table(node string) (Versioned[SlotTable], error) {
 	}
 }
 
-// settled is table for a change of it. While a node remembers a later table than the ledger has, nothing is changed: the
-// sequence would catch up, and what was lost would be forgotten.
-func (s Snapshot) settled(node string) (Versioned[SlotTable], error) {
+// current is table for a change of it: one of this epoch. While a node has acted on a later table than the ledger has,
+// nothing is changed: the sequence would catch up, and what was lost would be forgotten.
+func (s Snapshot) current(node string) (Versioned[SlotTable], error) {
 	table, err := s.table(node)
-	if ack := s.Acks[node].Doc; err == nil && ack.Sequence > table.Doc.Sequence {
+	ack := s.Acks[node].Doc
+	switch {
+	case err != nil:
+	case s.EpochID == "" || table.Doc.Epoch != s.EpochID:
+		err = errUnheard
+	case ack.Epoch == s.EpochID && ack.Sequence > table.Doc.Sequence:
 		err = fmt.Errorf("%w: node %s has acted on slot table %d, and the ledger has %d", ErrSetBack, node, ack.Sequence, table.Doc.Sequence)
+	}
+	return table, err
+}
+
+// errUnheard says why nothing is known for sure of a node's slots.
+var errUnheard = errors.New("it has not said yet what it remembers of its slots, which each new leader asks first")
+
+// settled is current for a change that rests on the slots being what the node knows: it has answered in this epoch.
+func (s Snapshot) settled(node string) (Versioned[SlotTable], error) {
+	table, err := s.current(node)
+	if err == nil && table.Doc.Rebuild {
+		err = errUnheard
 	}
 	return table, err
 }

@@ -47,17 +47,48 @@ func join(tb testing.TB, l *Ledger, lease Lease, n Node) {
 	id, err := l.Store().CreateSession(tb.Context(), NodeSession(n.Node))
 	must.NoError(tb, err)
 	must.NoError(tb, l.PublishNode(tb.Context(), id, n))
-	must.NoError(tb, l.EnsureTable(tb.Context(), lease, n.Node))
-	must.NoError(tb, l.PublishAck(tb.Context(), n.Node, Ack{Version: Version, Sequence: 1, BootID: n.BootID}))
+	hear(tb, l, lease, n.Node, Remembered{}, n.BootID)
+}
+
+// hear asks a node what it remembers, lets it answer, and writes down what follows.
+func hear(tb testing.TB, l *Ledger, lease Lease, node string, remembered Remembered, boot string, clear ...string) {
+	tb.Helper()
+	ask(tb, l, lease, node)
+	answer(tb, l, node, remembered, boot, clear...)
+	restoreTable(tb, l, lease, node)
+}
+
+func answer(tb testing.TB, l *Ledger, node string, remembered Remembered, boot string, clear ...string) {
+	tb.Helper()
+	table := load(tb, l).Tables[node].Doc
+	remembered.Asked = table.Sequence
+	must.NoError(tb, l.PublishAck(tb.Context(), node, Ack{
+		Version: Version, Epoch: table.Epoch, Sequence: table.Sequence, BootID: boot, Clear: clear, Remembered: &remembered,
+	}))
+}
+
+func restoreTable(tb testing.TB, l *Ledger, lease Lease, node string) {
+	tb.Helper()
+	restored, due := BuildRestore(load(tb, l), node)
+	must.True(tb, due)
+	_, err := l.CommitTable(tb.Context(), lease, node, restored)
+	must.NoError(tb, err)
+}
+
+func ask(tb testing.TB, l *Ledger, lease Lease, node string) {
+	tb.Helper()
+	asking, due := BuildAsk(load(tb, l), node)
+	must.True(tb, due)
+	_, err := l.CommitTable(tb.Context(), lease, node, asking)
+	must.NoError(tb, err)
 }
 
 // cluster is a ledger with a leader and nodes of some GPUs each.
 func cluster(tb testing.TB, l *Ledger, gpus int, nodes ...string) Lease {
 	tb.Helper()
 	lease := lead(tb, l, "leader")
-	_, isNew, err := l.EnsureEpoch(tb.Context(), lease)
+	_, err := l.NewEpoch(tb.Context(), lease)
 	must.NoError(tb, err)
-	must.True(tb, isNew)
 	for _, node := range nodes {
 		join(tb, l, lease, inventory(node, gpus))
 	}
@@ -150,7 +181,7 @@ func acknowledge(tb testing.TB, l *Ledger, node string) {
 	must.NoError(tb, err)
 	claims, _, err := l.WatchClaims(tb.Context(), node, 0, 0)
 	must.NoError(tb, err)
-	ack := Ack{Version: Version, Sequence: table.Doc.Sequence, BootID: "boot 1"}
+	ack := Ack{Version: Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence, BootID: "boot 1"}
 	for _, slot := range table.Doc.Slots {
 		if _, claimed := claims[slot.ID()]; slot.State == SlotClosing && !claimed {
 			ack.Clear = append(ack.Clear, slot.ID().String())

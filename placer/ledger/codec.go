@@ -62,7 +62,10 @@ func encode(doc document) []byte {
 // that equal the gang's are left out, so that a node of eight slots stays within MaxSlotTableBytes.
 type wireTable struct {
 	Version  int        `json:"version"`
+	Epoch    string     `json:"epoch,omitempty"`
 	Sequence uint64     `json:"seq"`
+	Rebuild  bool       `json:"rebuild,omitempty"`
+	Former   *Lineage   `json:"former,omitempty"`
 	Boots    []wireBoot `json:"boots,omitempty"`
 	Slots    []wireSlot `json:"slots"`
 }
@@ -95,7 +98,7 @@ type wireOwner struct {
 func (t SlotTable) MarshalJSON() ([]byte, error) { return json.Marshal(t.wire()) }
 
 func (t SlotTable) wire() wireTable {
-	wire := wireTable{Version: t.Version, Sequence: t.Sequence, Slots: make([]wireSlot, 0, len(t.Slots))}
+	wire := wireTable{Version: t.Version, Epoch: t.Epoch, Sequence: t.Sequence, Rebuild: t.Rebuild, Former: t.Former, Slots: make([]wireSlot, 0, len(t.Slots))}
 	for _, slot := range t.Slots {
 		boot := wireBoot{MachineID: slot.MachineID, BootID: slot.BootID}
 		at := slices.Index(wire.Boots, boot)
@@ -122,7 +125,7 @@ func (t *SlotTable) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return err
 	}
-	*t = SlotTable{Version: wire.Version, Sequence: wire.Sequence}
+	*t = SlotTable{Version: wire.Version, Epoch: wire.Epoch, Sequence: wire.Sequence, Rebuild: wire.Rebuild, Former: wire.Former}
 	for _, w := range wire.Slots {
 		if w.Boot < 0 || w.Boot >= len(wire.Boots) {
 			return fmt.Errorf("slot %s names boot %d of %d", w.ID(), w.Boot, len(wire.Boots))

@@ -110,29 +110,10 @@ func (l *Ledger) DeleteRun(ctx context.Context, lease Lease, run RunID) error {
 		Op{Verb: DeleteTree, Key: l.keys.Members(run.Gang, run.Reservation)})
 }
 
-// EnsureTable creates a node's slot table, empty and with the first sequence number, unless there is one. To a plugin
-// that remembers a later one this says that the ledger was lost, never that its slots are revoked.
-func (l *Ledger) EnsureTable(ctx context.Context, lease Lease, node string) error {
-	table := SlotTable{Version: Version, Sequence: 1}
-	return created(l.lead(ctx, lease, Op{Verb: CAS, Key: l.keys.Slots(node), Value: encode(table)}))
-}
-
-// EnsureEpoch reads the ledger's identity, and makes one if there is none: then the ledger is new, or was lost, and
-// nothing may be granted until it agrees with the nodes and with Nomad.
-func (l *Ledger) EnsureEpoch(ctx context.Context, lease Lease) (epoch Epoch, isNew bool, err error) {
-	fresh := Epoch{Version: Version, ID: rand.Text()}
-	key := l.keys.Epoch()
-	if err := created(l.lead(ctx, lease, Op{Verb: CAS, Key: key, Value: encode(fresh)})); err != nil {
-		return Epoch{}, false, err
-	}
-	there, err := read[Epoch](ctx, l.store, key)
-	return there.Doc, err == nil && there.Doc.ID == fresh.ID, err
-}
-
-// created passes over the conflict of a key that exists already.
-func created(err error) error {
-	if errors.Is(err, ErrConflict) && !errors.Is(err, ErrNotLeader) {
-		return nil
-	}
-	return err
+// NewEpoch gives the ledger a new identity, at the start of each leadership: from then on no table is of the current
+// epoch, so that every node is to be asked (BuildAsk).
+func (l *Ledger) NewEpoch(ctx context.Context, lease Lease) (Epoch, error) {
+	epoch := Epoch{Version: Version, ID: rand.Text()}
+	_, err := write(ctx, l.store, l.keys.Epoch(), epoch, lease.guard())
+	return epoch, leaseError(err, lease)
 }

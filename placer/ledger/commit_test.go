@@ -47,7 +47,7 @@ func TestLifeOfAGang(t *testing.T) {
 		commit(t, l, lease, change)
 		s = load(t, l)
 		must.Len(t, 0, s.Tables["n1"].Doc.Slots)
-		must.EqOp(t, 4, s.Tables["n1"].Doc.Sequence)
+		must.EqOp(t, 5, s.Tables["n1"].Doc.Sequence)
 		must.Len(t, 8, s.FreeGPUs("n1"))
 		grant(t, l, lease, s.Gangs["a"].Doc, "r2", "n2", "n1")
 	})
@@ -79,11 +79,12 @@ func TestCommitIsFenced(t *testing.T) {
 		must.ErrorIs(t, err, ErrConflict)
 		lease := lead(t, l, "next")
 		lands(ops) // another leads
-		must.ErrorIs(t, l.EnsureTable(t.Context(), old, "n9"), ErrNotLeader)
+		_, err = l.CommitTable(t.Context(), old, "n9", Versioned[SlotTable]{})
+		must.ErrorIs(t, err, ErrNotLeader)
 		must.ErrorIs(t, l.PutRefusal(t.Context(), old, Refusal{Version: Version, Namespace: "default", Job: "j"}), ErrNotLeader)
 		must.ErrorIs(t, l.DeleteRefusal(t.Context(), old, "default", "j"), ErrNotLeader)
 		must.ErrorIs(t, l.DeleteRun(t.Context(), old, RunID{"a", "r1"}), ErrNotLeader)
-		_, _, err = l.EnsureEpoch(t.Context(), old)
+		_, err = l.NewEpoch(t.Context(), old)
 		must.ErrorIs(t, err, ErrNotLeader)
 
 		// The same leader's own lost transaction can't land after its next decision about the gang either.
@@ -132,15 +133,14 @@ func TestEpoch(t *testing.T) {
 		t.Helper()
 		lease := lead(t, l, "leader")
 		must.EqOp(t, "", load(t, l).EpochID)
-		first, isNew, err := l.EnsureEpoch(t.Context(), lease)
+		first, err := l.NewEpoch(t.Context(), lease)
 		must.NoError(t, err)
-		must.True(t, isNew)
 		must.EqOp(t, 26, len(first.ID))
-		again, isNew, err := l.EnsureEpoch(t.Context(), lease)
-		must.NoError(t, err)
-		must.False(t, isNew)
-		must.EqOp(t, first, again)
 		must.EqOp(t, first.ID, load(t, l).EpochID)
+		next, err := l.NewEpoch(t.Context(), lease)
+		must.NoError(t, err)
+		must.NotEq(t, first, next)
+		must.EqOp(t, next.ID, load(t, l).EpochID)
 	})
 }
 
@@ -317,7 +317,7 @@ func TestGrantRefusals(t *testing.T) {
 		"unknown GPU":        {func(_ *Snapshot, _ *Gang, m map[string][]Slot) { m["n1"][0].GPUs[0] = "GPU-x" }, "granting gang a: GPU GPU-x of node n1: not in the inventory"},
 		"a GPU twice":        {func(_ *Snapshot, _ *Gang, m map[string][]Slot) { m["n1"][0].GPUs[1] = m["n1"][0].GPUs[0] }, "granting gang a: GPU GPU-n1-00 of node n1: in slot r1.0"},
 		"a GPU that is taken": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
-			s.Tables["n1"] = Versioned[SlotTable]{Doc: SlotTable{Version: 1, Sequence: 1, Slots: []Slot{{Reservation: "r0", GPUs: []string{gpuName("n1", 2)}}}}}
+			change(s.Tables, "n1", func(t *SlotTable) { t.Slots = []Slot{{Reservation: "r0", GPUs: []string{gpuName("n1", 2)}}} })
 		}, "granting gang a: GPU GPU-n1-02 of node n1: in slot r0.0"},
 		"an unhealthy GPU": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
 			s.Health["n1"] = Versioned[Health]{Doc: Health{GPUs: map[string]gpu.Health{gpuName("n1", 1): {State: gpu.Lost, Reason: "XID 79"}}}}
@@ -343,7 +343,15 @@ func TestGrantRefusals(t *testing.T) {
 		"booted since": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
 			change(s.Acks, "n1", func(a *Ack) { a.BootID = "boot 0" })
 		}, "granting gang a: node n1: it has not acknowledged its slot table since it started"},
-		"set back": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) { change(s.Acks, "n1", func(a *Ack) { a.Sequence = 5 }) }, "granting gang a: the ledger was set back: node n1 has acted on slot table 5, and the ledger has 1"},
+		"set back": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) { change(s.Acks, "n1", func(a *Ack) { a.Sequence = 5 }) }, "granting gang a: the ledger was set back: node n1 has acted on slot table 5, and the ledger has 2"},
+		"another epoch": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) { s.EpochID = "next" },
+			"granting gang a: it has not said yet what it remembers of its slots, which each new leader asks first"},
+		"not answered": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
+			change(s.Tables, "n1", func(t *SlotTable) { t.Rebuild = true })
+		}, "granting gang a: it has not said yet what it remembers of its slots, which each new leader asks first"},
+		"acked to an earlier leader": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
+			change(s.Acks, "n1", func(a *Ack) { a.Epoch = "before" })
+		}, "granting gang a: node n1: it has not acknowledged its slot table since it started"},
 		"stray claim": {func(s *Snapshot, _ *Gang, _ map[string][]Slot) {
 			s.Claims["n1"] = map[SlotID]Versioned[Claim]{{"r0", 3}: {Doc: claimOf("r0", 3, "alloc-9")}}
 		}, "granting gang a: node n1: allocation alloc-9 has a claim on slot r0.3, which the ledger does not have"},
@@ -380,8 +388,8 @@ func TestReleaseRefusals(t *testing.T) {
 		"acknowledged": {func(*Snapshot, *Gang) {}, ""},
 		"still open": {func(s *Snapshot, _ *Gang) { change(s.Tables, "n1", func(t *SlotTable) { t.Slots[0].State = SlotOpen }) },
 			"slot r1.0 on node n1: it is open"},
-		"an older acknowledgement": {func(s *Snapshot, _ *Gang) { change(s.Acks, "n1", func(a *Ack) { a.Sequence = 2 }) },
-			"slot r1.0 on node n1: the node has acted on table 2, and it is closing since 3"},
+		"an older acknowledgement": {func(s *Snapshot, _ *Gang) { change(s.Acks, "n1", func(a *Ack) { a.Sequence = 3 }) },
+			"slot r1.0 on node n1: the node has acted on table 3, and it is closing since 4"},
 		"another slot acknowledged": {func(s *Snapshot, _ *Gang) { change(s.Acks, "n1", func(a *Ack) { a.Clear = []string{"r0.0"} }) },
 			"slot r1.0 on node n1: the node has not acknowledged it as clear"},
 		"nothing acknowledged": {func(s *Snapshot, _ *Gang) { delete(s.Acks, "n1") }, "slot r1.0 on node n1: the node has acknowledged nothing"},
@@ -434,7 +442,7 @@ func TestReleaseRefusals(t *testing.T) {
 		l := New(NewMemory(), "global")
 		lease := cluster(t, l, 4, "n1")
 		gang := grant(t, l, lease, asked("a", 1, 4), "r1", "n1")
-		must.NoError(t, l.PublishAck(t.Context(), "n1", Ack{Version: Version, Sequence: 9, BootID: "boot 1"}))
+		must.NoError(t, l.PublishAck(t.Context(), "n1", Ack{Version: Version, Epoch: load(t, l).EpochID, Sequence: 9, BootID: "boot 1"}))
 		_, err := BuildClose(load(t, l), closing(gang), "test")
 		must.ErrorIs(t, err, ErrSetBack)
 	})

@@ -13,7 +13,9 @@ import (
 // and never rewritten (ErrNewerVersion).
 const Version = 1
 
-// Epoch is the random identity of one ledger. A missing or changed epoch means that the ledger was lost or replaced.
+// Epoch is the random identity of the ledger under one leader. Each leader gives it a new one and asks every node what it
+// remembers, so that a ledger that was lost or set back meanwhile is put in order before anything is decided on it. One
+// that is missing or changed while a placer leads means that the ledger was lost or set back under it.
 type Epoch struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
@@ -49,14 +51,24 @@ const (
 )
 
 // SlotTable holds all slots of one node, so that one GPU can't be in two. Sequence counts its changes: a table that was
-// set back by a restored snapshot shows by a smaller one. Epoch is that of the ledger it was written in: two tables with
+// set back by a restored snapshot shows by a smaller one. Epoch is that of the ledger when it was written: two tables of
 // one sequence but of different epochs are not the same.
 type SlotTable struct {
 	Version  int    `json:"version"`
 	Epoch    string `json:"epoch,omitempty"`
 	Sequence uint64 `json:"seq"`
-	Rebuild  bool   `json:"rebuild,omitempty"` // the ledger was lost or set back: the node is asked what it remembers
 	Slots    []Slot `json:"slots"`
+
+	// Rebuild says that the node is asked what it remembers: until it has answered, Slots are only what the ledger holds.
+	Rebuild bool `json:"rebuild,omitempty"`
+	// Former is where the table that was asked about stood; nil unless Rebuild, or if there was none.
+	Former *Lineage `json:"former,omitempty"`
+}
+
+// Lineage is where a slot table stood in the life of a ledger.
+type Lineage struct {
+	Epoch    string `json:"epoch,omitempty"`
+	Sequence uint64 `json:"seq"`
 }
 
 // Slot is the GPUs of one member on one node, as reserved. Field names are short because eight of them must fit in

@@ -136,7 +136,8 @@ func (s Snapshot) grantOn(node string, slots []Slot) (Versioned[SlotTable], erro
 			usable[uuid] = "in slot " + slot.ID().String()
 		}
 	}
-	doc := SlotTable{Version: Version, Sequence: table.Doc.Sequence + 1, Slots: slices.Concat(table.Doc.Slots, slots)}
+	doc := table.Doc.next()
+	doc.Slots = append(doc.Slots, slots...)
 	return Versioned[SlotTable]{Doc: doc, Index: table.Index}, nil
 }
 
@@ -194,9 +195,9 @@ func (s Snapshot) Withheld(node string) string {
 		return "silent: its device plugin has lost its session"
 	case inventory.Doc.Problem != "":
 		return inventory.Doc.Problem
-	case tableErr != nil:
+	case tableErr != nil && (acked || !errors.Is(tableErr, errUnheard)):
 		return tableErr.Error()
-	case !acked || ack.Doc.BootID != inventory.Doc.BootID:
+	case !acked || ack.Doc.BootID != inventory.Doc.BootID || ack.Doc.Epoch != s.EpochID:
 		return "it has not acknowledged its slot table since it started"
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(s.Claims[node]), compareSlots) {

@@ -70,7 +70,7 @@ func TestHandOver(t *testing.T) {
 		second := campaign(t.Context(), l, "second") // on the same agent
 		third := campaign(t.Context(), l, "third")
 		must.EqOp(t, "first", load(t, l).Leader)
-		must.NoError(t, l.EnsureTable(t.Context(), lease, "n1"))
+		must.NoError(t, l.DeleteRefusal(t.Context(), lease, "default", "n1"))
 		start := time.Now()
 		first.stop()
 		must.NoError(t, <-first.ended)
@@ -84,7 +84,7 @@ func TestHandOver(t *testing.T) {
 		took := time.Since(start)
 		t.Logf("hand-over took %s", took)
 		must.Less(t, 2*time.Second, took)
-		must.NoError(t, l.EnsureTable(t.Context(), lease, "n2"))
+		must.NoError(t, l.DeleteRefusal(t.Context(), lease, "default", "n2"))
 		must.SliceEmpty(t, drain(next.leads), must.Sprint("two leaders"))
 		second.stop()
 		third.stop()

@@ -17,8 +17,9 @@ import (
 )
 
 // TestInvariants tries to break the invariants of the ledger with any order of grants, closings, releases, claims, ends,
-// acknowledgements, reboots, changes of leader, lost answers, transactions that arrive late, and decisions on old
-// snapshots by old leaders. After each step the whole ledger is compared with what a model of the machines knows.
+// acknowledgements, reboots, changes of leader, lost answers, transactions that arrive late, decisions on old snapshots by
+// old leaders, snapshots restored, the ledger lost, and each step of putting it in order. After each step the whole ledger
+// is compared with what a model of the machines knows; in the end a leader puts everything in order.
 func TestInvariants(t *testing.T) {
 	setFlag(t, "rapid.steps", "60")
 	t.Run("memory", func(t *testing.T) {
@@ -60,18 +61,20 @@ type machine struct {
 	granted int
 	saved   *Saved // memory only
 
+	epoch   string   // that the leader has given the ledger
+	seen    Snapshot // that the leader has read last
+	doubted map[string]bool
+
 	nodes map[string]*machineNode
 	procs map[SlotID]proc // what runs on GPUs
-	was   Snapshot        // after the last step
-	moved bool            // the ledger was set back in this step
 }
 
-// machineNode is what a device plugin remembers.
+// machineNode is what a device plugin remembers, on disk.
 type machineNode struct {
-	boot    int
-	session string
-	table   SlotTable // last acted on, on disk
-	clear   []string
+	boot  int
+	table SlotTable // last acted on
+	asked *Lineage  // the question that it answers now; nil: none
+	clear []string
 }
 
 type proc struct {
@@ -110,28 +113,31 @@ func newMachine(t *testing.T, r *rapid.T, store Store, region string) *machine {
 	faulty := &faultyStore{Store: store}
 	m := &machine{
 		T: r, ctx: t.Context(), l: New(faulty, region), clean: New(store, region), store: faulty,
-		nodes: map[string]*machineNode{}, procs: map[SlotID]proc{},
+		doubted: map[string]bool{}, nodes: map[string]*machineNode{}, procs: map[SlotID]proc{},
 	}
-	m.elect()
 	for i := range machineNodes {
 		node := fmt.Sprintf("n%d", i)
 		m.nodes[node] = &machineNode{boot: 1}
-		m.ok(m.clean.EnsureTable(m.ctx, m.term, node))
 		m.publish(node)
 	}
-	m.was = m.load()
+	m.elect()
+	m.settle()
 	return m
 }
 
 func (m *machine) run() {
 	actions := map[string]func(*rapid.T){
 		"grant": m.grant, "grant more": m.grant, "close": m.close, "release": m.release, "claim": m.claim, "end": m.end, "acknowledge": m.acknowledge,
-		"sweep": m.sweep, "look": m.look, "elect": func(*rapid.T) { m.elect() }, "late": func(*rapid.T) { m.deliver() }, "reboot": m.reboot, "": m.check,
+		"sweep": m.sweep, "look": m.look, "look again": m.look, "acknowledge again": m.acknowledge,
+		"ask": func(*rapid.T) { m.ask(m.anyNode()) }, "restore": func(*rapid.T) { m.restore(m.anyNode()) },
+		"adopt": func(*rapid.T) { m.adopt() }, "forget": func(*rapid.T) { m.forget() }, "reassert": func(*rapid.T) { m.reassert() },
+		"elect": func(*rapid.T) { m.elect() }, "late": func(*rapid.T) { m.deliver() }, "reboot": m.reboot, "": m.check,
 	}
 	if _, ok := m.store.Store.(*Memory); ok {
 		actions["save"], actions["set back"], actions["lose"] = m.save, m.setBack, m.lose
 	}
 	m.Repeat(actions)
+	m.wrapUp()
 }
 
 func (m *machine) ok(err error) {
@@ -154,16 +160,30 @@ func pick[T any](m *machine, label string, from []T) T {
 
 // snapshot is what a leader decides on: mostly the present, sometimes an old one.
 func (m *machine) snapshot() Snapshot {
-	if len(m.old) > 0 && rapid.IntRange(0, 3).Draw(m.T, "old snapshot") == 0 {
-		return pick(m, "snapshot", m.old)
+	if i := rapid.IntRange(0, 12).Draw(m.T, "snapshot"); i < len(m.old) {
+		return m.old[i]
 	}
-	return m.load()
+	return m.read()
 }
+
+// read is the leader's reading of the ledger. One who sees that it was set back gives up, and another one starts over.
+func (m *machine) read() Snapshot {
+	s := m.load()
+	if !m.current(s) {
+		m.elect()
+		s = m.load()
+	}
+	m.seen = s
+	return s
+}
+
+// current says whether the ledger is the leader's: it would not decide anything on another one.
+func (m *machine) current(s Snapshot) bool { return s.EpochID == m.epoch && !s.SetBackFrom(m.seen) }
 
 // lease is whose transaction it is: mostly the leader's, sometimes that of one who led before.
 func (m *machine) lease() Lease {
-	if len(m.past) > 0 && rapid.IntRange(0, 3).Draw(m.T, "old leader") == 0 {
-		return pick(m, "lease", m.past)
+	if i := rapid.IntRange(0, 12).Draw(m.T, "lease"); i < min(len(m.past), 4) {
+		return m.past[len(m.past)-1-i]
 	}
 	return m.term
 }
@@ -260,6 +280,10 @@ func (m *machine) sweep(*rapid.T) {
 	if err != nil || !due {
 		return
 	}
+	m.commitTable(node, table)
+}
+
+func (m *machine) commitTable(node string, table Versioned[SlotTable]) {
 	m.commit(func(lease Lease) error {
 		_, err := m.l.CommitTable(m.ctx, lease, node, table)
 		return err
@@ -296,8 +320,139 @@ func (m *machine) elect() {
 	if !won {
 		m.Fatal("nobody can lead")
 	}
-	_, _, err = m.clean.EnsureEpoch(m.ctx, m.term)
+	epoch, err := m.clean.NewEpoch(m.ctx, m.term)
 	m.ok(err)
+	m.epoch, m.seen = epoch.ID, Snapshot{}
+}
+
+// ask asks a node what it remembers.
+func (m *machine) ask(node string) {
+	if asking, due := BuildAsk(m.snapshot(), node); due {
+		m.commitTable(node, asking)
+	}
+}
+
+// restore takes a node's answer.
+func (m *machine) restore(node string) {
+	s := m.snapshot()
+	restored, due := BuildRestore(s, node)
+	if !due {
+		return
+	}
+	if s.Contradicted(node) { // what the ledger says of these gangs is to be put in order
+		for _, slot := range slices.Concat(s.Tables[node].Doc.Slots, s.Acks[node].Doc.Remembered.Table.Slots) {
+			m.doubted[slot.Owner.Gang] = true
+		}
+	}
+	m.commitTable(node, restored)
+}
+
+// adopt gives gangs their reservations back.
+func (m *machine) adopt() {
+	s := m.snapshot()
+	for _, orphans := range s.Orphans() {
+		slot := orphans[0]
+		gang := asked(slot.Owner.Gang, slot.Size, len(slot.GPUs))
+		gang.State, gang.Reservation = GangReserved, &Grant{ID: slot.Reservation}
+		for node, slots := range s.Found(slot.Reservation) {
+			for _, member := range slots {
+				gang.Reservation.Placements = append(gang.Reservation.Placements, Placement{Node: node, Group: "worker", Rank: member.Rank, Members: 1})
+			}
+		}
+		m.decide(BuildAdopt(s, gang))
+	}
+}
+
+// forget takes reservations out of gangs whose nodes do not have them.
+func (m *machine) forget() {
+	s := m.snapshot()
+	for _, gang := range s.Gangs {
+		m.decide(BuildForget(s, waiting(gang.Doc), false))
+	}
+}
+
+// reassert is drivers and plugins that make the claims anew of what runs, and end those of what does not.
+func (m *machine) reassert() {
+	for id, p := range m.procs {
+		claim := claimOf(id.Reservation, id.Rank, p.allocation)
+		claim.BootID = m.nodes[p.node].bootID()
+		_, _ = m.clean.Claim(m.ctx, p.node, claim, anyone) // the slot may not be back yet, or close
+	}
+	for node, claims := range m.load().Claims {
+		for id, claim := range claims {
+			if p, runs := m.procs[id]; !runs || p.allocation != claim.Doc.Allocation {
+				m.ok(m.clean.Unclaim(m.ctx, node, id, claim.Doc.Allocation))
+			}
+		}
+	}
+}
+
+// settle asks all nodes and takes their answers, without faults.
+func (m *machine) settle() {
+	for node := range m.nodes {
+		if asking, due := BuildAsk(m.read(), node); due {
+			_, err := m.clean.CommitTable(m.ctx, m.term, node, asking)
+			m.ok(err)
+		}
+		m.lookAt(node)
+		m.ack(node)
+		if restored, due := BuildRestore(m.read(), node); due {
+			_, err := m.clean.CommitTable(m.ctx, m.term, node, restored)
+			m.ok(err)
+		}
+		m.lookAt(node)
+		m.ack(node)
+	}
+}
+
+// wrapUp is a leader that puts everything in order: no gang is in part, nothing runs without its slot, and the nodes
+// agree with the ledger.
+func (m *machine) wrapUp() {
+	m.store.fault, m.store.late = None, nil
+	m.elect()
+	m.settle()
+	m.reassert()
+	s := m.read()
+	for name, gang := range s.Gangs {
+		if change, err := BuildForget(s, waiting(gang.Doc), false); err == nil {
+			_, err := m.clean.Commit(m.ctx, m.term, change)
+			m.ok(err)
+		} else if gang.Doc.Reservation != nil && !inOrder(s, gang.Doc) {
+			change, err := BuildClose(s, closing(gang.Doc), "test")
+			m.ok(err)
+			_, err = m.clean.Commit(m.ctx, m.term, change)
+			m.ok(err)
+		}
+		delete(m.doubted, name)
+	}
+	for node := range m.nodes {
+		if swept, due, err := BuildSweep(m.read(), node); due {
+			m.ok(err)
+			_, err := m.clean.CommitTable(m.ctx, m.term, node, swept)
+			m.ok(err)
+		}
+	}
+	m.check(m.T)
+	s = m.load()
+	for node := range m.nodes {
+		if s.Unheard(node) {
+			m.Fatalf("node %s has not answered", node)
+		}
+	}
+}
+
+// inOrder says whether a gang has all of its slots, in the state that it is in.
+func inOrder(s Snapshot, gang Gang) bool {
+	found, right := 0, 0
+	for _, slots := range s.Found(gang.Reservation.ID) {
+		for _, slot := range slots {
+			found++
+			if (slot.State == SlotClosing) == (gang.State == GangClosing) {
+				right++
+			}
+		}
+	}
+	return found == gang.Spec.Size() && right == found
 }
 
 // deliver lets late transactions arrive: each lands whole or not at all, and none of an old leader.
@@ -315,16 +470,22 @@ func (m *machine) deliver() {
 	m.store.late = nil
 }
 
-// look is a device plugin that sees its table. A table with a smaller sequence is not believed.
-func (m *machine) look(*rapid.T) {
-	node := m.anyNode()
+// look is a device plugin that sees its table. It takes one of the same epoch that is not older, and one of another epoch
+// only if it has answered in it.
+func (m *machine) look(*rapid.T) { m.lookAt(m.anyNode()) }
+
+func (m *machine) lookAt(node string) {
 	table, err := m.clean.WatchTable(m.ctx, node, 0, 0)
 	if err != nil {
 		return
 	}
-	n := m.nodes[node]
-	if table.Doc.Sequence >= n.table.Sequence {
-		n.table = table.Doc
+	n, next := m.nodes[node], table.Doc
+	switch {
+	case next.Rebuild:
+		n.asked = &Lineage{Epoch: next.Epoch, Sequence: next.Sequence}
+	case n.asked != nil && next.Epoch == n.asked.Epoch && next.Sequence > n.asked.Sequence,
+		next.Epoch == n.table.Epoch && next.Sequence >= n.table.Sequence:
+		n.table, n.asked = next, nil
 	}
 }
 
@@ -343,12 +504,16 @@ func (m *machine) ack(node string) {
 	for _, slot := range n.table.Slots {
 		_, claimed := claims[slot.ID()]
 		_, runs := m.procs[slot.ID()]
-		if slot.State == SlotClosing && !claimed && !runs {
+		if slot.State == SlotClosing && !claimed && !runs || slices.Contains(n.clear, slot.ID().String()) {
 			clear = append(clear, slot.ID().String())
 		}
 	}
 	n.clear = clear
-	m.ok(m.clean.PublishAck(m.ctx, node, Ack{Version: Version, Sequence: n.table.Sequence, BootID: n.bootID(), Clear: clear}))
+	ack := Ack{Version: Version, Epoch: n.table.Epoch, Sequence: n.table.Sequence, BootID: n.bootID(), Clear: clear}
+	if n.asked != nil {
+		ack.Epoch, ack.Sequence, ack.Remembered = n.asked.Epoch, n.asked.Sequence, &Remembered{Asked: n.asked.Sequence, Table: n.table}
+	}
+	m.ok(m.clean.PublishAck(m.ctx, node, ack))
 }
 
 // publish is a device plugin that starts.
@@ -358,7 +523,6 @@ func (m *machine) publish(node string) {
 	inventory.BootID = n.bootID()
 	id, err := m.store.CreateSession(m.ctx, NodeSession(node))
 	m.ok(err)
-	n.session = id
 	m.ok(m.clean.PublishNode(m.ctx, id, inventory))
 	m.ack(node)
 }
@@ -370,14 +534,13 @@ func (m *machine) claim(*rapid.T) {
 	if len(n.table.Slots) == 0 {
 		return
 	}
-	slot := pick(m, "slot", n.table.Slots)
+	slot := n.table.Slots[rapid.IntRange(0, len(n.table.Slots)-1).Draw(m.T, "slot")]
+	if slot.State != SlotOpen || slot.BootID != n.bootID() {
+		return // the plugin does not serve it
+	}
 	allocation := fmt.Sprintf("alloc-%d", rapid.IntRange(0, 2).Draw(m.T, "allocation"))
 	c := claimOf(slot.Reservation, slot.Rank, allocation)
 	c.BootID = n.bootID()
-	table, err := m.clean.WatchTable(m.ctx, node, 0, 0)
-	if err != nil || table.Doc.Sequence < n.table.Sequence {
-		return // the plugin does not serve from a ledger that was set back
-	}
 	if p, runs := m.procs[slot.ID()]; runs && m.load().Claims[node][slot.ID()].Doc.Allocation != p.allocation {
 		return // only a ledger that was set back knows another claim, or none; Nomad holds the slot for what runs on it
 	}
@@ -410,7 +573,7 @@ func (m *machine) end(*rapid.T) {
 func (m *machine) reboot(*rapid.T) {
 	node := m.anyNode()
 	n := m.nodes[node]
-	n.boot++
+	n.boot, n.clear = n.boot+1, nil
 	maps.DeleteFunc(m.procs, func(_ SlotID, p proc) bool { return p.node == node })
 	claims, _, err := m.clean.WatchClaims(m.ctx, node, 0, 0)
 	m.ok(err)
@@ -425,42 +588,55 @@ func (m *machine) save(*rapid.T) {
 	m.saved = &saved
 }
 
-// setBack restores a snapshot. Then a leader starts over and decides on nothing that it knew, and every plugin says
-// again what it remembers, before anything is granted.
+// setBack restores a snapshot.
 func (m *machine) setBack(*rapid.T) {
 	if m.saved != nil {
-		m.startOver(*m.saved)
+		m.goBack(*m.saved)
 	}
 }
 
 // lose empties the ledger.
-func (m *machine) lose(*rapid.T) { m.startOver(Saved{}) }
+func (m *machine) lose(*rapid.T) { m.goBack(Saved{}) }
 
-func (m *machine) startOver(to Saved) {
+// goBack changes the ledger under everybody. The leader has read it since its last transaction: a snapshot is not
+// restored within the moment between a request and its lost answer. No request is under way for so long either, and those
+// who led before have stopped by their own clocks, whatever the sessions are that come back.
+func (m *machine) goBack(to Saved) {
+	m.read()
 	m.store.Store.(*Memory).SetBack(to)
-	m.store.late, m.old, m.moved = nil, nil, true
-	m.elect()
-	for node := range m.nodes {
-		m.ok(m.clean.EnsureTable(m.ctx, m.term, node))
-		m.publish(node)
-	}
+	m.store.late, m.old, m.past = nil, nil, nil
 }
 
 // check compares the ledger with the machines.
 func (m *machine) check(*rapid.T) {
 	s := m.load()
+	m.checkUsers()
+	if !m.current(s) {
+		return // nobody decides anything on it
+	}
 	m.checkGPUs(s)
 	m.checkWhole(s)
-	if !m.moved {
-		m.checkFreed(s)
-	}
-	m.was, m.moved = s, false
+	m.checkKept(s)
 	if m.old = append(m.old, s); len(m.old) > 3 {
 		m.old = m.old[1:]
 	}
 }
 
-// checkGPUs is invariant 1.
+// checkUsers is invariant 1 on the machines: no GPU has processes of two claims.
+func (m *machine) checkUsers() {
+	users := map[string]SlotID{}
+	for id, p := range m.procs {
+		for _, uuid := range p.gpus {
+			if other, used := users[uuid]; used {
+				m.Fatalf("%s is used by %s and %s", uuid, other, id)
+			}
+			users[uuid] = id
+		}
+	}
+}
+
+// checkGPUs is invariant 1 in the ledger: no GPU is in two slots, or used by another than its slot's. A node that has
+// not answered yet may know better; nothing is granted there.
 func (m *machine) checkGPUs(s Snapshot) {
 	slots := map[string]SlotID{}
 	for _, table := range s.Tables {
@@ -473,70 +649,41 @@ func (m *machine) checkGPUs(s Snapshot) {
 			}
 		}
 	}
-	users := map[string]SlotID{}
 	for id, p := range m.procs {
 		for _, uuid := range p.gpus {
-			if other, used := users[uuid]; used {
-				m.Fatalf("%s is used by %s and %s", uuid, other, id)
-			}
-			users[uuid] = id
-			if slot, taken := slots[uuid]; taken && slot != id && !m.withheld(s, p.node) {
+			if slot, taken := slots[uuid]; (!taken || slot != id) && !s.Unheard(p.node) {
 				m.Fatalf("%s is used by %s and in slot %s", uuid, id, slot)
 			}
 		}
 	}
 }
 
-// withheld is a node whose ledger is known to be wrong.
-func (m *machine) withheld(s Snapshot, node string) bool {
-	_, err := s.settled(node)
-	return err != nil
-}
-
-// checkWhole is invariant 2 and the ledger's half of 5.
+// checkWhole is invariant 2 and the ledger's half of 5. Gangs about which a node has contradicted the ledger are not in
+// order before the leader has closed them or forgotten their reservations.
 func (m *machine) checkWhole(s Snapshot) {
-	found := map[string]int{}
-	states := map[string]map[SlotState]bool{}
-	for _, table := range s.Tables {
-		for _, slot := range table.Doc.Slots {
-			found[slot.Reservation]++
-			if states[slot.Reservation] == nil {
-				states[slot.Reservation] = map[SlotState]bool{}
-			}
-			states[slot.Reservation][slot.State] = true
-			if !s.held(slot) && slot.State != SlotClosing {
+	for node, slots := range s.Orphans() {
+		for _, slot := range slots {
+			if slot.State != SlotClosing && !m.doubted[slot.Owner.Gang] && !s.Unheard(node) {
 				m.Fatalf("slot %s is of no gang, and open", slot.ID())
 			}
 		}
 	}
 	for name, gang := range s.Gangs {
-		if gang.Doc.Reservation == nil {
-			continue
-		}
-		id := gang.Doc.Reservation.ID
-		if found[id] != gang.Doc.Spec.Size() || len(states[id]) != 1 {
-			m.Fatalf("gang %s has %d of %d slots in %d states", name, found[id], gang.Doc.Spec.Size(), len(states[id]))
-		}
-		if states[id][SlotClosing] != (gang.Doc.State == GangClosing) {
-			m.Fatalf("gang %s is %s and its slots are %v", name, gang.Doc.State, states[id])
+		if gang.Doc.Reservation != nil && !m.doubted[name] && !inOrder(s, gang.Doc) {
+			m.Fatalf("gang %s is %s, and its slots are %v", name, gang.Doc.State, s.Found(gang.Doc.Reservation.ID))
 		}
 	}
 }
 
-// checkFreed is invariant 4: no slot leaves its table while anything runs on it, or without its node's word.
-func (m *machine) checkFreed(s Snapshot) {
-	for node, table := range m.was.Tables {
-		for _, slot := range table.Doc.Slots {
-			if _, still := s.Tables[node].Doc.Find(slot.ID()); still {
+// checkKept is invariant 4: whatever a node has acted on and has not cleared is still in its table.
+func (m *machine) checkKept(s Snapshot) {
+	for node, n := range m.nodes {
+		for _, slot := range n.table.Slots {
+			_, kept := s.Tables[node].Doc.Find(slot.ID())
+			if kept || s.Unheard(node) || slot.BootID != n.bootID() || slices.Contains(n.clear, slot.ID().String()) {
 				continue
 			}
-			if p, runs := m.procs[slot.ID()]; runs {
-				m.Fatalf("slot %s was freed while %s runs on it", slot.ID(), p.allocation)
-			}
-			n := m.nodes[node]
-			if slot.BootID == n.bootID() && !slices.Contains(n.clear, slot.ID().String()) {
-				m.Fatalf("slot %s was freed without an acknowledgement", slot.ID())
-			}
+			m.Fatalf("slot %s was freed without an acknowledgement", slot.ID())
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (m *Memory) Save() Saved {
 func (m *Memory) SetBack(to Saved) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.index = to.index
+	m.index = max(m.index, to.index) // a restore is an entry of the log itself, so that no index is given twice
 	m.entries, m.removed, m.sessions = map[string]Entry{}, map[string]uint64{}, map[string]memorySession{}
 	maps.Copy(m.entries, to.entries)
 	maps.Copy(m.removed, to.removed)

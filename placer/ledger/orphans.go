@@ -42,7 +42,8 @@ func BuildSweep(s Snapshot, node string) (swept Versioned[SlotTable], ok bool, e
 	if err != nil {
 		return table, false, fmt.Errorf("sweeping node %s: %w", node, err)
 	}
-	doc := SlotTable{Version: Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence + 1}
+	doc := table.Doc.next()
+	doc.Slots = nil
 	for _, slot := range table.Doc.Slots {
 		switch {
 		case s.held(slot):

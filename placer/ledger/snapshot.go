@@ -42,7 +42,21 @@ type Snapshot struct {
 	// are about counts as taken: a node with one gets no grant, a slot with one is not clear.
 	Newer []string
 
-	keys Keys
+	keys    Keys
+	indexes map[string]uint64 // of all keys, as they were read
+}
+
+// SetBackFrom says whether the ledger was set back or lost between an earlier reading and this one: a key has an older
+// index than it had, or the index of the whole went back together with keys that are gone. An index that goes back alone
+// is none: Consul forgets deletions after some time.
+func (s Snapshot) SetBackFrom(earlier Snapshot) bool {
+	for key, before := range earlier.indexes {
+		now, there := s.indexes[key]
+		if there && now < before || !there && s.Index < earlier.Index {
+			return true
+		}
+	}
+	return s.EpochID == "" && earlier.EpochID != ""
 }
 
 // Load reads the whole ledger at one moment, consistently.
@@ -66,12 +80,13 @@ func (l *Ledger) Follow(ctx context.Context, after uint64, wait time.Duration) (
 
 func (l *Ledger) snapshot(listing Listing) Snapshot {
 	s := Snapshot{
-		Index: listing.Index, keys: l.keys,
+		Index: listing.Index, keys: l.keys, indexes: make(map[string]uint64, len(listing.Entries)),
 		Nodes: map[string]Versioned[Node]{}, NodeSessions: map[string]string{}, Health: map[string]Versioned[Health]{},
 		Tables: map[string]Versioned[SlotTable]{}, Claims: map[string]map[SlotID]Versioned[Claim]{}, Acks: map[string]Versioned[Ack]{},
 		Gangs: map[string]Versioned[Gang]{}, Refusals: map[string]Versioned[Refusal]{}, Runs: map[RunID]RunState{},
 	}
 	for _, entry := range listing.Entries {
+		s.indexes[entry.Key] = entry.Index
 		if !s.add(entry, l.decodeNode) {
 			s.Newer = append(s.Newer, entry.Key)
 		}
