@@ -26,6 +26,11 @@ func (s step) place(busy map[string]bool) []Action {
 		if !s.Memory.SetBack && s.now.Sub(s.Memory.Began) < hearingTakes {
 			return nil
 		}
+		for name, g := range waiting { // those that run will be given their slots back, and are not told that they wait
+			if s.firstLiving(jobOf(g), func(a *nomad.Alloc) bool { return len(a.Slots) > 0 }) != nil {
+				delete(waiting, name)
+			}
+		}
 		return s.reasons(waiting, func(string) *ledger.Reason { return why })
 	}
 	held := s.heldBack(waiting)

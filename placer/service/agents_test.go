@@ -322,7 +322,10 @@ func (a agents) ack(t *testing.T, node string) {
 	t.Helper()
 	table, err := a.ledger.WatchTable(t.Context(), node, 0, 0)
 	must.NoError(t, err)
-	ack := ledger.Ack{Version: ledger.Version, Sequence: table.Doc.Sequence, BootID: "b"}
+	ack := ledger.Ack{Version: ledger.Version, Epoch: table.Doc.Epoch, Sequence: table.Doc.Sequence, BootID: "b"}
+	if table.Doc.Rebuild {
+		ack.Remembered = &ledger.Remembered{Asked: table.Doc.Sequence}
+	}
 	for _, slot := range table.Doc.Slots {
 		ack.Clear = append(ack.Clear, slot.ID().String())
 	}
