@@ -34,10 +34,15 @@ type checkpointer struct {
 	process *launch.Task
 	want    checkpointSettings
 	asks    chan chan struct{}
+	stop    func() // asks for nothing more
 }
 
-func newCheckpointer(t *task, process *launch.Task) *checkpointer {
-	return &checkpointer{task: t, process: process, want: *t.opts.checkpoint, asks: make(chan chan struct{}, 1)}
+// newCheckpointer begins to ask, until stop or the end of ctx.
+func newCheckpointer(ctx context.Context, t *task, process *launch.Task) *checkpointer {
+	ctx, stop := context.WithCancel(ctx)
+	c := &checkpointer{task: t, process: process, want: *t.opts.checkpoint, asks: make(chan chan struct{}, 1), stop: stop}
+	go c.run(ctx)
+	return c
 }
 
 // ask asks for a checkpoint now and returns a channel that is closed when it is over, well or not. One that is on its way
@@ -48,7 +53,7 @@ func (c *checkpointer) ask() <-chan struct{} {
 	return over
 }
 
-// run lives as long as the process.
+// run lives until the process ends, or is told to.
 func (c *checkpointer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -36,6 +36,10 @@ const (
 	handleVersion = 1
 	// stopMargin is how long StopTask waits beyond its timeout for the processes to be gone.
 	stopMargin = 15 * time.Second
+	// comebackPatience is how long Nomad has to start a task again that it has stopped: to restart it in place takes it
+	// about a second. While its placer is there, a gang whose member Nomad does not want any more does not wait for this:
+	// its slots are closed.
+	comebackPatience = 10 * time.Second
 )
 
 // Ledger is what the driver needs of the ledger.
@@ -72,8 +76,15 @@ type Plugin struct {
 	hardware Hardware // nil until NVML could be opened
 	node     string   // as the last task had it
 	tasks    map[string]*task
-	care     map[string]gang.Seat // directories of tasks that a goroutine of this process cares for
+	care     map[string]care // by the task's directory: what a goroutine of this process cares for
+	comeback time.Duration   // how long Nomad has to start a task again that it has stopped
 	sweeping bool
+}
+
+// care is for a task from its start until its claim has ended, by its own goroutine, or by one that clears it away.
+type care struct {
+	seat gang.Seat
+	task *task // nil: it is being cleared away
 }
 
 var (
@@ -86,7 +97,7 @@ func New(ctx context.Context, logger hclog.Logger, deps Dependencies) *Plugin {
 	logger = logger.Named(name)
 	return &Plugin{
 		ctx: ctx, logger: logger, deps: deps, events: newEvents(ctx, logger),
-		tasks: map[string]*task{}, care: map[string]gang.Seat{},
+		tasks: map[string]*task{}, care: map[string]care{}, comeback: comebackPatience,
 	}
 }
 
@@ -159,7 +170,7 @@ func (p *Plugin) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := os.MkdirAll(processDir(t.dir), 0o700); err != nil {
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("making the task's directory: %w", err)
 	}
 	if err := saveTask(t.dir, saved); err != nil {
@@ -178,7 +189,7 @@ func (p *Plugin) StartTask(cfg *drivers.TaskConfig) (*drivers.TaskHandle, *drive
 // startLocked lets a task live in a goroutine of its own.
 func (p *Plugin) startLocked(t *task) {
 	p.node = t.seat.Node
-	p.tasks[t.cfg.ID], p.care[t.dir] = t, t.seat
+	p.tasks[t.cfg.ID], p.care[t.dir] = t, care{seat: t.seat, task: t}
 	p.sweepLocked()
 	go func() {
 		t.run(p.ctx)

@@ -46,6 +46,8 @@ type world struct {
 	ledger *ledger.Ledger
 	size   int
 	wrap   func(Ledger) Ledger // what the drivers see of the ledger; nil: itself
+
+	comeback time.Duration // of the drivers that start from now on
 }
 
 const (
@@ -55,7 +57,7 @@ const (
 
 func newWorld(t *testing.T, size int) *world {
 	t.Helper()
-	w := &world{t: t, store: ledger.NewMemory(), size: size}
+	w := &world{t: t, store: ledger.NewMemory(), size: size, comeback: time.Second}
 	w.ledger = ledger.New(w.store, "global")
 	grant := &ledger.Grant{ID: reservation}
 	for rank := range size {
@@ -190,6 +192,7 @@ func (c *client) startPlugin() {
 		},
 		Hardware: func(string) (Hardware, error) { return machine{}, nil },
 	})
+	c.plugin.comeback = c.world.comeback
 	logger := hclog.NewNullLogger()
 	client, _ := goplugin.TestPluginGRPCConn(c.t, false, map[string]goplugin.Plugin{
 		base.PluginTypeDriver: drivers.NewDriverPlugin(c.plugin, logger),

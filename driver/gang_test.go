@@ -300,22 +300,6 @@ func TestTaskWithoutASlot(t *testing.T) {
 	must.ErrorContains(t, err, "has no slot of a gang (MUSTER_GANG, MUSTER_RESERVATION, MUSTER_NODE, MUSTER_RANK, MUSTER_SIZE missing")
 }
 
-func TestSecondStartOfARankFails(t *testing.T) {
-	w := newWorld(t, 2)
-	first, second := w.client(0).start(untilGo), w.client(1).start(untilGo)
-	first.everHas("started")
-	second.everHas("started")
-	eventually(t, "it runs", func() bool { return w.member(1).State == ledger.MemberRunning })
-	// The agent has lost its state and starts the allocation's task again.
-	again := second.client
-	cfg := again.config(`touch started-again`)
-	result := again.startConfig(cfg).wait()
-	must.ErrorContains(t, result.Err, "can't join the run of gang resnet50 on reservation r1, which is running")
-	must.ErrorContains(t, first.wait().Err, "rank 1 on node n1 failed")
-	must.False(t, second.wait().Successful())
-	w.noClaims()
-}
-
 func TestStopTask(t *testing.T) {
 	w := newWorld(t, 2)
 	tasks := []*runningTask{w.client(0).start(`trap 'touch int; exit 7' INT; ` + untilGo), w.client(1).start(untilGo)}
@@ -436,7 +420,8 @@ func TestNewsWithTheEndOfTheProcess(t *testing.T) {
 			_, cause := member.watch(t.Context(), exits)
 			must.Nil(t, cause)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			must.Eq(t, why, member.awaitOthers(ctx).why)
+			end, _ := member.awaitOthers(ctx)
+			must.Eq(t, why, end.why)
 			must.NoError(t, ctx.Err(), must.Sprint("it waits for ever"))
 			cancel()
 		}

@@ -15,32 +15,49 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gang"
 	"github.com/nomad-muster/muster/driver/launch"
+	"github.com/nomad-muster/muster/placer/ledger"
 )
 
 // leave ends the claim when nothing of the task is left, however long that takes and Consul is away. Until then the
-// task's directory stays, by which the next process of the plugin goes on.
-func (t *task) leave(ctx context.Context) {
+// task's directory stays, by which the next process of the plugin goes on. A task that Nomad may start again keeps its
+// claim for it.
+func (t *task) leave(ctx context.Context, mayComeBack bool) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-t.claiming:
 	}
 	if t.member != nil {
-		gone, err := t.member.flush(ctx)
-		if err != nil {
+		if err := t.fallSilent(ctx, mayComeBack); err != nil {
 			return
-		}
-		if t.leader != nil && !gone {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.leader.Done():
-			}
 		}
 	}
 	if t.plugin.clear(ctx, t.ledger, t.dir, t.seat, t.logger) == nil {
 		t.logger.Debug("cleared away", "slot", t.seat.Slot().String())
 	}
+}
+
+// fallSilent says the last word about the member, and returns when nothing more will be said.
+func (t *task) fallSilent(ctx context.Context, mayComeBack bool) error {
+	back := mayComeBack && t.comesBack(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if mayComeBack && !back {
+		t.member.update(func(m *ledger.Member) { m.State = ledger.MemberStopped })
+	}
+	gone, err := t.member.flush(ctx)
+	if err != nil {
+		return err
+	}
+	if t.leader != nil && !gone && !back {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.leader.Done():
+		}
+	}
+	return t.unfollow(ctx)
 }
 
 // clear waits until a task's processes are gone, ends its claim and removes its directory. Where several tasks of one
@@ -83,18 +100,23 @@ func (p *Plugin) clear(ctx context.Context, l Ledger, dir string, seat gang.Seat
 func (p *Plugin) leaveToOthers(dir string, seat gang.Seat) (last bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	last = true
 	for _, other := range p.dirsLocked() {
-		if other == dir {
+		if saved, err := loadTask(other); other == dir || err != nil || !sameSeat(saved.Seat, seat) {
 			continue
 		}
-		if saved, err := loadTask(other); err == nil && sameSeat(saved.Seat, seat) {
-			if err := os.RemoveAll(dir); err != nil {
-				return false, fmt.Errorf("removing the task's directory: %w", err)
-			}
-			return false, nil
+		last = false
+		if err := inherit(dir, other); err != nil {
+			return false, err
 		}
 	}
-	return true, nil
+	if last {
+		return true, nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return false, fmt.Errorf("removing the task's directory: %w", err)
+	}
+	return false, nil
 }
 
 func sameSeat(a, b gang.Seat) bool {
@@ -115,16 +137,22 @@ func (p *Plugin) dirsLocked() []string {
 	return dirs
 }
 
-// supersedeLocked ends what is left of earlier tasks on a new task's seat that Nomad has given up without our hearing of
-// it: it could not recover them, and starts anew.
+// supersedeLocked ends what is left of earlier tasks on a new task's seat: Nomad has stopped it to start it again; or it has
+// given it up without our hearing of it, since it could not recover it.
 func (p *Plugin) supersedeLocked(t *task) {
 	for _, dir := range p.dirsLocked() {
 		saved, err := loadTask(dir)
-		if _, cared := p.care[dir]; cared || dir == t.dir || err != nil || !sameSeat(saved.Seat, t.seat) {
+		if dir == t.dir || err != nil || !sameSeat(saved.Seat, t.seat) {
+			continue
+		}
+		if earlier, cared := p.care[dir]; cared {
+			if earlier.task != nil {
+				earlier.task.supersede()
+			}
 			continue
 		}
 		t.logger.Warn("ending an earlier task of this allocation, which Nomad did not recover", "dir", dir)
-		p.care[dir] = saved.Seat
+		p.care[dir] = care{seat: saved.Seat}
 		go func() {
 			err := p.clear(p.ctx, t.ledger, dir, saved.Seat, t.logger)
 			p.mu.Lock()
@@ -139,8 +167,8 @@ func (p *Plugin) supersedeLocked(t *task) {
 // predecessorPause is between two looks at whether an earlier task has gone.
 const predecessorPause = 50 * time.Millisecond
 
-// awaitPredecessors waits until no earlier task on this task's seat is being cleared away: its processes must be gone, and
-// it must not end the claim that this one is about to make.
+// awaitPredecessors waits until no earlier task on this task's seat is there any more: its processes must be gone, what it
+// wrote must have arrived, and it must not end the claim that this one is about to make.
 func (p *Plugin) awaitPredecessors(ctx context.Context, t *task) error {
 	ticker := time.NewTicker(predecessorPause)
 	defer ticker.Stop()
@@ -157,12 +185,8 @@ func (p *Plugin) awaitPredecessors(ctx context.Context, t *task) error {
 func (p *Plugin) hasPredecessor(t *task) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	alive := map[string]bool{}
-	for _, other := range p.tasks {
-		alive[other.dir] = !other.over()
-	}
-	for dir, seat := range p.care {
-		if dir != t.dir && sameSeat(seat, t.seat) && !alive[dir] {
+	for dir, other := range p.care {
+		if dir != t.dir && sameSeat(other.seat, t.seat) && (other.task == nil || other.task.isSuperseded()) {
 			return true
 		}
 	}

@@ -17,9 +17,10 @@ import (
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
-// A task's life: claim the slot, arrive, wait for the gang, run the process, wait for the gang again, leave. Each part
-// may end it with an outcome. A plugin that comes back after a restart goes through the same parts: all of them may be done
-// again, except that a process which has started is found and not started twice.
+// A task's life: claim the slot, arrive, wait for the gang, run the process, wait for the gang again, leave; from arriving
+// on once more for each generation (generation.go). Each part may end it with an outcome. A plugin that comes back after a
+// restart goes through the same parts: all of them may be done again, except that a process which has started is found and
+// not started twice.
 
 // outcome is how a task ends: for Nomad, and for its gang.
 type outcome struct {
@@ -44,7 +45,9 @@ func failing(err error) outcome {
 func (t *task) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	release := launch.Hold(t.cfg.StdoutPath, t.cfg.StderrPath)
 	end := t.live(ctx)
+	release()
 	if ctx.Err() != nil {
 		return
 	}
@@ -56,7 +59,7 @@ func (t *task) run(ctx context.Context) {
 	}
 	t.logger.Info("task ended", "state", end.state, "exit_code", end.result.ExitCode, "signal", end.result.Signal, "reason", end.why)
 	t.finish(end.result)
-	t.leave(ctx)
+	t.leave(ctx, end.state == ledger.MemberLeaving)
 }
 
 // conclude is the member's last word.
@@ -78,7 +81,7 @@ func conclude(m *ledger.Member, end outcome) {
 func (t *task) live(ctx context.Context) outcome {
 	process, err := launch.Attach(processDir(t.dir))
 	if errors.Is(err, launch.ErrNotStarted) {
-		return t.fromTheStart(ctx)
+		return t.generations(ctx, nil)
 	}
 	if err != nil && !errors.Is(err, launch.ErrLost) {
 		return failing(err)
@@ -87,7 +90,9 @@ func (t *task) live(ctx context.Context) outcome {
 	t.logger.Info("found the task's process again", "pid", process.State().Main)
 	t.recallGang(ctx)
 	t.join(ctx)
-	return t.accompany(ctx, process)
+	t.generation = t.member.current().Generation
+	t.setBack() // nobody has followed the ledger meanwhile
+	return t.generations(ctx, process)
 }
 
 // recallPatience is how long a task whose process runs may be without care for the sake of the gang's document.
@@ -102,11 +107,11 @@ func (t *task) recallGang(ctx context.Context) {
 	}
 }
 
-// fromTheStart claims, waits for the gang and starts the process.
-func (t *task) fromTheStart(ctx context.Context) outcome {
+// start waits for the gang, which the task joins first if it has not, and starts the process.
+func (t *task) start(ctx context.Context) (*launch.Task, error) {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := time.AfterFunc(time.Until(t.begun.Add(t.opts.barrierTimeout)), func() { cancel(errTooLate) })
+	late := time.AfterFunc(time.Until(t.waitsFrom.Add(t.opts.barrierTimeout)), func() { cancel(errTooLate) })
 	defer late.Stop()
 	go func() {
 		select {
@@ -117,27 +122,34 @@ func (t *task) fromTheStart(ctx context.Context) outcome {
 	}()
 	run, err := t.gather(ctx, waiting)
 	if err != nil {
-		return t.notStarted(err)
+		return nil, err
 	}
 	if order, _ := t.orders(); order != nil {
-		return t.notStarted(errStopped)
+		return nil, errStopped
 	}
 	process, err := t.launch(ctx, run)
 	if err != nil {
-		return failing(err)
+		return nil, err
 	}
 	t.setProcess(process)
-	t.tellf("Gang %s is complete: started as rank %d of %d, master %s port %d", t.seat.Gang, t.seat.Rank, t.seat.Size, run.MasterAddr, run.MasterPort)
+	of := ""
+	if run.Generation > 1 {
+		of = fmt.Sprintf(", generation %d", run.Generation)
+	}
+	t.tellf("Gang %s is complete: started as rank %d of %d%s, master %s port %d", t.seat.Gang, t.seat.Rank, t.seat.Size, of, run.MasterAddr, run.MasterPort)
 	for _, note := range process.State().Notes {
 		t.tell("Isolation: " + note)
 	}
-	return t.accompany(ctx, process)
+	return process, nil
 }
 
 // notStarted is the outcome of a task that ended while it waited.
 func (t *task) notStarted(err error) outcome {
 	end := failing(err)
-	if errors.Is(err, errStopped) || errors.Is(err, errGangOver) {
+	switch {
+	case errors.Is(err, errStopped):
+		end.state = ledger.MemberLeaving
+	case errors.Is(err, errGangOver):
 		end.state = ledger.MemberStopped
 	}
 	return end
@@ -145,40 +157,58 @@ func (t *task) notStarted(err error) outcome {
 
 // gather is everything up to the complete gang.
 func (t *task) gather(ctx, waiting context.Context) (ledger.Run, error) {
+	if t.member == nil {
+		if err := t.takeSeat(ctx, waiting); err != nil {
+			return ledger.Run{}, err
+		}
+	}
+	return t.awaitGang(waiting)
+}
+
+// takeSeat claims the slot and arrives.
+func (t *task) takeSeat(ctx, waiting context.Context) error {
 	if err := t.plugin.awaitPredecessors(waiting, t); err != nil {
-		return ledger.Run{}, t.waitingEnded(waiting, nil)
+		return t.waitingEnded(waiting, nil)
 	}
 	slot, err := t.claim(ctx, waiting)
 	if err != nil {
-		return ledger.Run{}, err
+		return err
 	}
 	if slot.Owner.Gang != t.seat.Gang || slot.Size != t.seat.Size {
-		return ledger.Run{}, fmt.Errorf("slot %s is of gang %s with %d members, the device's environment says %s with %d",
+		return fmt.Errorf("slot %s is of gang %s with %d members, the device's environment says %s with %d",
 			slot.ID(), slot.Owner.Gang, slot.Size, t.seat.Gang, t.seat.Size)
 	}
 	if err := t.readGang(waiting); err != nil {
-		return ledger.Run{}, err
+		return err
 	}
-	speak, err := t.mayArrive(waiting)
+	generation, speak, err := t.entry(waiting)
 	if speak {
 		t.join(ctx)
 	}
 	if err != nil {
-		return ledger.Run{}, err
+		return err
 	}
-	t.member.update(func(m *ledger.Member) { m.State = ledger.MemberArrived })
-	return t.awaitGang(waiting)
+	t.arrive(generation)
+	return nil
+}
+
+// newClaim is the claim that the task makes.
+func (t *task) newClaim() (ledger.Claim, error) {
+	boot, err := pluginconf.ReadID(t.settings.BootIDFile)
+	if err != nil {
+		return ledger.Claim{}, fmt.Errorf("boot_id_file: %w", err)
+	}
+	return ledger.Claim{
+		Version: ledger.Version, Reservation: t.seat.Reservation, Rank: t.seat.Rank, Allocation: t.cfg.AllocID, Task: t.cfg.Name,
+		Namespace: t.cfg.Namespace, Job: t.cfg.JobID, By: "driver", BootID: boot, At: time.Now().UTC(),
+	}, nil
 }
 
 // claim takes the slot, however long Consul is away.
 func (t *task) claim(ctx, waiting context.Context) (ledger.Slot, error) {
-	boot, err := pluginconf.ReadID(t.settings.BootIDFile)
+	claim, err := t.newClaim()
 	if err != nil {
-		return ledger.Slot{}, fmt.Errorf("boot_id_file: %w", err)
-	}
-	claim := ledger.Claim{
-		Version: ledger.Version, Reservation: t.seat.Reservation, Rank: t.seat.Rank, Allocation: t.cfg.AllocID, Task: t.cfg.Name,
-		Namespace: t.cfg.Namespace, Job: t.cfg.JobID, By: "driver", BootID: boot, At: time.Now().UTC(),
+		return ledger.Slot{}, err
 	}
 	trouble := t.trouble.of("claiming the slot")
 	var retry gang.Retry
@@ -257,55 +287,14 @@ func (t *task) readGang(ctx context.Context) error {
 	}
 }
 
-// mayArrive refuses a member that has run in this reservation before: its gang goes on without it or has ended, and a
-// second start of one rank would run beside another generation of itself. speak says whether this task may write the
-// member's document: not where the one that is there says that the rank has succeeded.
-func (t *task) mayArrive(waiting context.Context) (speak bool, err error) {
-	trouble := t.trouble.of("reading the run")
-	var retry gang.Retry
-	for {
-		run, err := t.ledger.WatchRun(waiting, t.seat.Gang, t.seat.Reservation, 0, 0)
-		if errors.Is(err, ledger.ErrNotFound) || err == nil && run.Doc.Phase == ledger.RunGathering {
-			return true, nil
-		}
-		if err == nil {
-			var members map[int]ledger.Versioned[ledger.Member]
-			if members, _, err = t.ledger.WatchMembers(waiting, t.seat.Gang, t.seat.Reservation, 0, 0); err == nil {
-				trouble(nil)
-				own, there := members[t.seat.Rank]
-				if there && own.Doc.State == ledger.MemberArrived && run.Doc.Phase == ledger.RunRunning {
-					return true, nil // it was arriving when the plugin was restarted
-				}
-				return !there || own.Doc.State != ledger.MemberSucceeded, fmt.Errorf("rank %d can't join the run of gang %s on reservation %s, which is %s: the gang starts again on a new reservation",
-					t.seat.Rank, t.seat.Gang, t.seat.Reservation, run.Doc.Phase)
-			}
-		}
-		trouble(err)
-		if retry.Wait(waiting) != nil {
-			return false, t.waitingEnded(waiting, nil)
-		}
-	}
-}
-
-// join begins to follow the gang and to speak in it.
-func (t *task) join(ctx context.Context) {
-	t.member = newMember(t)
-	go t.member.write(ctx)
-	t.runs = gang.FollowRun(ctx, t.ledger, t.seat, t.trouble.of("following the run"))
-	t.closing = gang.FollowClosing(ctx, t.ledger, t.seat, t.trouble.of("following the slot"))
-	if t.seat.Rank == 0 {
-		t.leader = gang.NewLeader(t.ledger, t.seat, t.ports, t.trouble.of("leading the gang"))
-		t.leader.Start(ctx)
-	}
-}
-
-func (t *task) ports() (int, error) { return gang.FreePorts(t.seat, 1, t.masterPort) }
-
 // tellEvery is the least time between two events that say who is missing.
 const tellEvery = 10 * time.Second
 
 // awaitGang is the entry barrier.
 func (t *task) awaitGang(waiting context.Context) (ledger.Run, error) {
+	if t.closes != nil {
+		return ledger.Run{}, fmt.Errorf("%w: its slot is closing: %s", errGangOver, *t.closes)
+	}
 	missing := []int{0} // as far as we know: rank 0 has not said anything yet
 	if t.seat.Rank == 0 {
 		missing = nil
@@ -320,26 +309,41 @@ func (t *task) awaitGang(waiting context.Context) (ledger.Run, error) {
 		case <-waiting.Done():
 			return ledger.Run{}, t.waitingEnded(waiting, missing)
 		case run, ok := <-t.runs:
-			switch {
-			case !ok:
+			if !ok {
 				return ledger.Run{}, context.Cause(waiting)
-			case run.Phase == ledger.RunRunning:
-				return run, nil
-			case run.Phase == ledger.RunFailed:
-				return run, fmt.Errorf("%w before it started: %s", errGangOver, run.Why)
-			case run.Phase == ledger.RunSucceeded:
-				return run, fmt.Errorf("%w already, on this reservation", errGangOver)
+			}
+			if complete, err := t.hearWaiting(run); complete || err != nil {
+				return run, err
 			}
 			missing = run.Missing
-		case why := <-t.closing:
-			t.abort(why)
-			return ledger.Run{}, fmt.Errorf("%w: its slot is closing: %s", errGangOver, why)
+		case why, ok := <-t.closing:
+			if ok {
+				t.hearClosing(why)
+				return ledger.Run{}, fmt.Errorf("%w: its slot is closing: %s", errGangOver, why)
+			}
 		case <-first.C:
 			told = t.tellMissing(told, missing)
 		case <-ticker.C:
 			told = t.tellMissing(told, missing)
 		}
 	}
+}
+
+// hearWaiting says whether a run's document completes the gang.
+func (t *task) hearWaiting(run ledger.Run) (complete bool, err error) {
+	t.lastRun = run
+	switch gang.Hear(run, t.generation) {
+	case gang.Start:
+		return true, nil
+	case gang.Failure:
+		return false, fmt.Errorf("%w before it started: %s", errGangOver, run.Why)
+	case gang.Success:
+		return false, fmt.Errorf("%w already, on this reservation", errGangOver)
+	case gang.Again:
+		t.arrive(run.Generation)
+	case gang.Wait:
+	}
+	return false, nil
 }
 
 func (t *task) tellMissing(told string, missing []int) string {
@@ -351,11 +355,4 @@ func (t *task) tellMissing(told string, missing []int) string {
 		t.tell("Waiting: " + text)
 	}
 	return text
-}
-
-// abort fails the run if this is rank 0: its slot is closing, and so are those of all others.
-func (t *task) abort(why string) {
-	if t.leader != nil {
-		t.leader.Abort("the gang's slots are closing: " + why)
-	}
 }

@@ -30,16 +30,18 @@ type member struct {
 	written int
 	gone    bool          // the slot is not in the ledger, so nothing can be written
 	wake    chan struct{} // closed and replaced at each change of the above
+
+	silent chan struct{} // closed when nothing more will be written
 }
 
 // newMember starts from what an earlier process of the plugin wrote, if there was one.
 func newMember(t *task) *member {
 	m := &member{
 		seat: t.seat, ledger: t.ledger, path: filepath.Join(t.dir, memberFile), logger: t.logger,
-		trouble: t.trouble.of("writing this member's state"), wake: make(chan struct{}),
+		trouble: t.trouble.of("writing this member's state"), wake: make(chan struct{}), silent: make(chan struct{}),
 	}
-	if doc, err := load[ledger.Member](m.path); err == nil {
-		m.doc, m.changes = doc, 1
+	if t.before != nil {
+		m.doc, m.changes = *t.before, 1
 		return m
 	}
 	m.doc = ledger.Member{
@@ -60,11 +62,27 @@ func (m *member) update(change func(*ledger.Member)) {
 	m.wakeLocked()
 }
 
-// leaving says whether the member has been asked to end, and why.
-func (m *member) leaving() (why string, leaving bool) {
+// arrive enters a generation.
+func (m *member) arrive(generation int) {
+	m.update(func(doc *ledger.Member) {
+		doc.State, doc.Generation = ledger.MemberArrived, generation
+		doc.Started, doc.Ended, doc.ExitCode, doc.Why = nil, nil, nil, ""
+	})
+}
+
+// again writes the document once more: the ledger may have lost it.
+func (m *member) again() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.doc.Why, m.doc.State == ledger.MemberStopped
+	m.changes++
+	m.wakeLocked()
+}
+
+// current is the document as it is now.
+func (m *member) current() ledger.Member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.doc
 }
 
 func (m *member) wakeLocked() {
@@ -75,6 +93,7 @@ func (m *member) wakeLocked() {
 // write keeps the ledger up to date until ctx ends. It goes on trying when the slot is gone, as the ledger may have been
 // lost and come back; flush does not wait for that.
 func (m *member) write(ctx context.Context) {
+	defer close(m.silent)
 	var retry gang.Retry
 	for {
 		m.mu.Lock()

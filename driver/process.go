@@ -43,6 +43,9 @@ func (t *task) launch(ctx context.Context, run ledger.Run) (*launch.Task, error)
 		Name: filepath.Base(t.dir), Command: t.command(), Args: t.opts.Args, Env: env, Dir: t.opts.WorkDir, User: user,
 		Stdout: t.cfg.StdoutPath, Stderr: t.cfg.StderrPath, Limits: t.limits(),
 	}
+	if err := os.MkdirAll(processDir(t.dir), 0o700); err != nil {
+		return nil, fmt.Errorf("making the process's directory: %w", err)
+	}
 	process, err := launch.Start(ctx, processDir(t.dir), spec)
 	if err != nil {
 		return nil, fmt.Errorf("the process did not start: %w", err)
@@ -114,8 +117,8 @@ type exited struct {
 	err  error
 }
 
-// accompany is the task's life from the running process to the end of its gang.
-func (t *task) accompany(ctx context.Context, process *launch.Task) outcome {
+// accompany is the task's life from the running process to the end of its gang, or until the gang starts again.
+func (t *task) accompany(ctx context.Context, process *launch.Task) (end outcome, again bool) {
 	started := process.State().Started
 	t.member.update(func(m *ledger.Member) {
 		if m.State == "" || m.State == ledger.MemberArrived {
@@ -128,27 +131,29 @@ func (t *task) accompany(ctx context.Context, process *launch.Task) outcome {
 		exits <- exited{exit, err}
 	}()
 	if t.opts.checkpoint != nil {
-		t.checkpoints = newCheckpointer(t, process)
-		life, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go t.checkpoints.run(life)
+		t.checkpoints = newCheckpointer(ctx, t, process)
+		defer t.checkpoints.stop()
 	}
-	if why, leaving := t.member.leaving(); leaving {
+	if was := t.member.current(); was.State == ledger.MemberStopped || was.State == ledger.MemberLeaving {
 		// An earlier process of the plugin had begun to end it: whatever it exits with now, it has not finished.
-		return t.endProcess(ctx, process, exits, cause{err: errors.New(why), why: why, orderly: true})
+		return t.endProcess(ctx, process, exits, cause{err: errors.New(was.Why), why: was.Why, orderly: true, as: was.State})
 	}
-	end, cause := t.watch(ctx, exits)
+	exit, cause := t.watch(ctx, exits)
 	if cause != nil {
 		return t.endProcess(ctx, process, exits, *cause)
 	}
-	return t.afterExit(ctx, end)
+	if t.checkpoints != nil {
+		t.checkpoints.stop()
+	}
+	return t.afterExit(ctx, exit)
 }
 
 // cause is why the driver ends a process.
 type cause struct {
 	err     error // nil: Nomad wants it
 	why     string
-	orderly bool // the process is well, so it is asked to checkpoint first
+	orderly bool               // the process is well, so it is asked to checkpoint first
+	as      ledger.MemberState // how the member leaves; empty: it does not, since its gang starts again
 }
 
 // watch waits until the process has ended by itself, or there is a cause to end it.
@@ -161,22 +166,23 @@ func (t *task) watch(ctx context.Context, exits <-chan exited) (exited, *cause) 
 		case end := <-exits:
 			return end, nil
 		case <-t.stopped:
-			found = &cause{why: "stopped on request", orderly: true}
+			found = &cause{why: errStopped.Error(), orderly: true, as: ledger.MemberLeaving}
 		case why, ok := <-t.closing:
 			if ok {
 				t.hearClosing(why)
-				found = &cause{err: fmt.Errorf("%w: its slots are closing: %s", errGangOver, why), why: "its slot is closing: " + why, orderly: true}
+				found = &cause{
+					err: fmt.Errorf("%w: its slots are closing: %s", errGangOver, why), why: "its slot is closing: " + why,
+					orderly: true, as: ledger.MemberStopped,
+				}
 			}
 		case t.lastRun = <-t.runs:
-			if run := t.lastRun; run.Phase == ledger.RunFailed {
-				found = &cause{err: fmt.Errorf("%w: %s", errGangOver, run.Why), why: "its gang ended: " + run.Why, orderly: run.Orderly}
-			}
+			found = t.heard(t.lastRun)
 		}
 		if found == nil {
 			continue
 		}
 		select {
-		case end := <-exits: // it was faster; the exit barrier comes back to what was found
+		case end := <-exits: // it was faster; what follows its exit comes back to what was found
 			return end, nil
 		default:
 			return exited{}, found
@@ -184,13 +190,33 @@ func (t *task) watch(ctx context.Context, exits <-chan exited) (exited, *cause) 
 	}
 }
 
+// heard is the cause to end a process that is in a run's document, if there is one.
+func (t *task) heard(run ledger.Run) *cause {
+	switch gang.Hear(run, t.generation) {
+	case gang.Failure:
+		return &cause{
+			err: fmt.Errorf("%w: %s", errGangOver, run.Why), why: "its gang ended: " + run.Why,
+			orderly: run.Orderly, as: ledger.MemberStopped,
+		}
+	case gang.Again:
+		return &cause{why: "its gang starts again in place: " + run.Why, orderly: run.Orderly}
+	case gang.Wait, gang.Start, gang.Success:
+	}
+	return nil
+}
+
 // killEvery is how often SIGKILL is sent again.
 const killEvery = 2 * time.Second
 
 // endProcess takes the process down: a checkpoint, a signal, SIGKILL, each with its time.
-func (t *task) endProcess(ctx context.Context, process *launch.Task, exits <-chan exited, why cause) outcome {
-	t.member.update(func(m *ledger.Member) { m.State, m.Why = ledger.MemberStopped, why.why })
+func (t *task) endProcess(ctx context.Context, process *launch.Task, exits <-chan exited, why cause) (outcome, bool) {
+	if why.as != "" {
+		t.member.update(func(m *ledger.Member) { m.State, m.Why = why.as, why.why })
+	}
 	t.tellf("Ending rank %d of gang %s: %s", t.seat.Rank, t.seat.Gang, why.why)
+	if why.as == ledger.MemberLeaving {
+		t.awaitHeard(ctx)
+	}
 	var patience time.Duration
 	var asked <-chan struct{}
 	if t.checkpoints != nil && why.orderly {
@@ -206,10 +232,10 @@ func (t *task) endProcess(ctx context.Context, process *launch.Task, exits <-cha
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return outcome{}
+			return outcome{}, false
 		case end := <-exits:
 			timer.Stop()
-			return t.endedBy(end, why)
+			return endedBy(end, why)
 		case <-ordered:
 			order, ordered = t.orders()
 			plan = plan.tighten(time.Now(), *order)
@@ -232,6 +258,9 @@ func (t *task) endProcess(ctx context.Context, process *launch.Task, exits <-cha
 }
 
 func (t *task) signalEnd(ctx context.Context, process *launch.Task, plan ending) ending {
+	if t.checkpoints != nil {
+		t.checkpoints.stop() // from here on nobody may be left to ask
+	}
 	plan = plan.signalled(time.Now())
 	if time.Until(plan.killAt) > 0 {
 		if err := process.Signal(ctx, plan.signal); err != nil {
@@ -242,12 +271,15 @@ func (t *task) signalEnd(ctx context.Context, process *launch.Task, plan ending)
 }
 
 // endedBy is the outcome of a process that the driver has ended.
-func (t *task) endedBy(end exited, why cause) outcome {
+func endedBy(end exited, why cause) (outcome, bool) {
+	if why.as == "" {
+		return outcome{}, true
+	}
 	result := exitResult(end)
 	if why.err != nil {
 		result.Err = why.err
 	}
-	return outcome{result: result, state: ledger.MemberStopped, why: why.why}
+	return outcome{result: result, state: why.as, why: why.why}, false
 }
 
 func exitResult(end exited) drivers.ExitResult {
@@ -257,13 +289,17 @@ func exitResult(end exited) drivers.ExitResult {
 	return drivers.ExitResult{ExitCode: end.exit.Code, Signal: end.exit.Signal, OOMKilled: end.exit.OOMKilled}
 }
 
-// afterExit is the exit barrier: a process that ended well waits for the others.
-func (t *task) afterExit(ctx context.Context, end exited) outcome {
+// afterExit is the exit barrier: a process that ended well waits for the others. One that failed while its gang starts
+// again has only lost its peers.
+func (t *task) afterExit(ctx context.Context, end exited) (last outcome, again bool) {
 	if end.err != nil {
-		return failing(end.err)
+		return failing(end.err), false
 	}
 	if !end.exit.Success() {
-		return outcome{result: exitResult(end), state: ledger.MemberFailed, why: end.exit.String()}
+		if t.startsAgain(ctx) {
+			return outcome{}, true
+		}
+		return outcome{result: exitResult(end), state: ledger.MemberFailed, why: end.exit.String()}, false
 	}
 	at, code := end.exit.At, 0
 	t.member.update(func(m *ledger.Member) { m.State, m.Ended, m.ExitCode, m.Why = ledger.MemberSucceeded, &at, &code, "" })
@@ -278,34 +314,36 @@ const verdictPatience = 10 * time.Second
 
 // awaitOthers waits for the end of the run. The run's document alone says whether it succeeded: a closing slot says only
 // that it is about to be decided, since a gang that has succeeded is closed as well.
-func (t *task) awaitOthers(ctx context.Context) outcome {
-	stopped := func(err error) outcome {
-		return outcome{result: drivers.ExitResult{ExitCode: 1, Err: err}, state: ledger.MemberStopped, why: err.Error()}
+func (t *task) awaitOthers(ctx context.Context) (last outcome, again bool) {
+	left := func(as ledger.MemberState, err error) (outcome, bool) {
+		return outcome{result: drivers.ExitResult{ExitCode: 1, Err: err}, state: as, why: err.Error()}, false
 	}
 	var verdict <-chan time.Time
 	for {
-		switch t.lastRun.Phase {
-		case ledger.RunSucceeded:
-			return outcome{state: ledger.MemberSucceeded}
-		case ledger.RunFailed:
-			return stopped(fmt.Errorf("%w after this member had finished: %s", errGangOver, t.lastRun.Why))
-		case ledger.RunGathering, ledger.RunRunning:
+		switch gang.Hear(t.lastRun, t.generation) {
+		case gang.Success:
+			return outcome{state: ledger.MemberSucceeded}, false
+		case gang.Failure:
+			return left(ledger.MemberStopped, fmt.Errorf("%w after this member had finished: %s", errGangOver, t.lastRun.Why))
+		case gang.Again:
+			return outcome{}, true
+		case gang.Wait, gang.Start:
 		}
 		if t.closes != nil && verdict == nil {
 			verdict = time.After(verdictPatience)
 		}
 		select {
 		case <-ctx.Done():
-			return outcome{}
+			return outcome{}, false
 		case t.lastRun = <-t.runs:
 		case why, ok := <-t.closing:
 			if ok {
 				t.hearClosing(why)
 			}
 		case <-verdict:
-			return stopped(fmt.Errorf("%w after this member had finished: its slots are closing: %s", errGangOver, *t.closes))
+			return left(ledger.MemberStopped, fmt.Errorf("%w after this member had finished: its slots are closing: %s", errGangOver, *t.closes))
 		case <-t.stopped:
-			return stopped(errors.New("stopped on request before all members of the gang had finished"))
+			return left(ledger.MemberLeaving, errors.New("stopped on request before all members of the gang had finished"))
 		}
 	}
 }

@@ -22,11 +22,13 @@ import (
 
 // A task's directory holds, beside its process's (driver/launch):
 //
-//	task.json    what Nomad asked for, and the task's place in its gang; as long as it is there, a claim may be
-//	member.json  what it last wanted the ledger to say about it
+//	task.json     what Nomad asked for, and the task's place in its gang; as long as it is there, a claim may be
+//	member.json   what it last wanted the ledger to say about it; a process that is there is of its generation
+//	earlier.json  the member.json of the task that had the seat before: Nomad has started it again
 const (
-	taskFile   = "task.json"
-	memberFile = "member.json"
+	taskFile    = "task.json"
+	memberFile  = "member.json"
+	earlierFile = "earlier.json"
 )
 
 // taskState is what Nomad keeps for the driver from StartTask on, and gives back to RecoverTask.
@@ -50,6 +52,43 @@ func taskDir(stateDir, taskID string) string {
 }
 
 func processDir(dir string) string { return filepath.Join(dir, "process") }
+
+// removeProcess makes room for the process of another generation. It leaves no directory behind that is half there.
+func removeProcess(dir string) error {
+	old := processDir(dir) + ".old"
+	err := os.RemoveAll(old)
+	if err == nil {
+		err = os.Rename(processDir(dir), old)
+	}
+	if err == nil {
+		err = os.RemoveAll(old)
+	}
+	if err != nil {
+		return fmt.Errorf("removing the state of an earlier process: %w", err)
+	}
+	return nil
+}
+
+// memberIn is what a task's directory says about its member; nil if it says nothing.
+func memberIn(dir, file string) *ledger.Member {
+	doc, err := load[ledger.Member](filepath.Join(dir, file))
+	if err != nil {
+		return nil
+	}
+	return &doc
+}
+
+// inherit lets a later task on a seat know how far an earlier one has got.
+func inherit(from, to string) error {
+	doc := memberIn(from, memberFile)
+	if doc == nil {
+		doc = memberIn(from, earlierFile)
+	}
+	if known := memberIn(to, earlierFile); doc == nil || known != nil && known.Generation >= doc.Generation {
+		return nil
+	}
+	return save(filepath.Join(to, earlierFile), doc)
+}
 
 // identify finds a task's place from the environment that the device plugin gave for its slot, and from nothing that the
 // job could have written.

@@ -94,6 +94,6 @@ func (p *Plugin) adopt(dir string, seat gang.Seat) bool {
 	if _, cared := p.care[dir]; cared {
 		return false
 	}
-	p.care[dir] = seat
+	p.care[dir] = care{seat: seat}
 	return true
 }

@@ -32,20 +32,27 @@ type task struct {
 	seat     gang.Seat
 	trouble  *trouble
 
-	claiming    chan struct{} // closed while no request for the claim is on its way
-	member      *member       // nil until the slot is claimed
-	leader      *gang.Leader  // of rank 0 only
+	before      *ledger.Member // this task's, by an earlier process of the plugin; nil: it had not arrived
+	waitsFrom   time.Time      // from when the entry barrier's time runs
+	claiming    chan struct{}  // closed while no request for the claim is on its way
+	follows     func()         // ends what goes on beside the task for its gang's sake
+	rewritten   chan struct{}  // the claim may be missing from a ledger that was lost or set back
+	kept        chan struct{}  // closed when the claim will not be made again
+	member      *member        // nil until the slot is claimed
+	leader      *gang.Leader   // of rank 0 only
 	placements  []ledger.Placement
 	masterPort  int           // that the grant proposes
 	checkpoints *checkpointer // nil: none are declared, or the process does not run
 	runs        <-chan ledger.Run
 	closing     <-chan string
-	lastRun     ledger.Run // as last heard, while the process runs or others are waited for
+	lastRun     ledger.Run // as last heard
+	generation  int        // that the member is in; 0: in none yet
 	closes      *string    // why the slot closes, once it was heard
 
-	stopped chan struct{} // closed at the first order to stop
-	done    chan struct{} // closed when result is set
-	result  *drivers.ExitResult
+	stopped    chan struct{} // closed at the first order to stop
+	superseded chan struct{} // closed when Nomad has started the allocation's task again
+	done       chan struct{} // closed when result is set
+	result     *drivers.ExitResult
 
 	mu      sync.Mutex    // protects what follows
 	order   stopOrder     // the strictest so far
@@ -64,6 +71,11 @@ func newTask(p *Plugin, dir string, saved savedTask) (*task, error) {
 		plugin: p, settings: p.settings, ledger: p.ledger, cfg: cfg, opts: opts, dir: dir, begun: saved.Started, seat: saved.Seat,
 		logger:  p.logger.With("alloc_id", cfg.AllocID, "task_name", cfg.Name, "gang", saved.Seat.Gang, "rank", saved.Seat.Rank),
 		stopped: make(chan struct{}), done: make(chan struct{}), ordered: make(chan struct{}), claiming: make(chan struct{}),
+		superseded: make(chan struct{}), rewritten: make(chan struct{}, 1), kept: make(chan struct{}),
+		before: memberIn(dir, memberFile), waitsFrom: saved.Started,
+	}
+	if t.before != nil && (t.before.Generation > 1 || t.before.State != ledger.MemberArrived) {
+		t.waitsFrom = time.Now()
 	}
 	close(t.claiming)
 	t.trouble = newTrouble(t.logger, t.tell)
@@ -102,6 +114,29 @@ func (t *task) orders() (*stopOrder, <-chan struct{}) {
 		return &order, t.ordered
 	default:
 		return nil, t.ordered
+	}
+}
+
+// supersede makes the task leave its seat to a later one of its allocation.
+func (t *task) supersede() {
+	t.mu.Lock()
+	select {
+	case <-t.superseded:
+	default:
+		close(t.superseded)
+	}
+	t.mu.Unlock()
+	if !t.over() { // Nomad has lost it, and has not stopped it
+		t.stop(stopOrder{until: time.Now().Add(t.settings.termGrace)})
+	}
+}
+
+func (t *task) isSuperseded() bool {
+	select {
+	case <-t.superseded:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -70,15 +70,22 @@ func (r *Retry) Wait(ctx context.Context) error {
 	}
 }
 
-// FollowRun delivers the run whenever it has changed, until ctx ends; then the channel is closed. A reader that is slow
-// gets the latest. trouble hears of an error that delays it, and nil when that is over.
-func FollowRun(ctx context.Context, l Ledger, seat Seat, trouble func(error)) <-chan ledger.Run {
+// FollowRun delivers the run whenever it has moved on, until ctx ends; then the channel is closed. A reader that is slow
+// gets the latest. trouble hears of an error that delays it, and nil when that is over. setBack hears that the run is gone
+// or older than before: the ledger was lost or set back; such a run is not delivered.
+func FollowRun(ctx context.Context, l Ledger, seat Seat, trouble func(error), setBack func()) <-chan ledger.Run {
 	out := make(chan ledger.Run, 1)
 	go func() {
 		defer close(out)
+		var last ledger.Run
 		follow(ctx, trouble, func(after uint64) (uint64, error) {
 			run, err := l.WatchRun(ctx, seat.Gang, seat.Reservation, after, watchWait)
-			if err == nil && run.Index != after {
+			switch {
+			case err != nil && !errors.Is(err, ledger.ErrNotFound):
+			case Older(run.Doc, last):
+				setBack()
+			case err == nil && run.Index != after:
+				last = run.Doc
 				replace(out, run.Doc)
 			}
 			return run.Index, missingIsFine(err)
@@ -88,24 +95,52 @@ func FollowRun(ctx context.Context, l Ledger, seat Seat, trouble func(error)) <-
 }
 
 // FollowClosing delivers once, when the seat's slot is closing, the reason why; the channel is closed when ctx ends. A
-// slot or a table that is missing, forbidden or unreadable is never taken for a revocation.
-func FollowClosing(ctx context.Context, l Ledger, seat Seat, trouble func(error)) <-chan string {
+// slot or a table that is missing, forbidden or unreadable is never taken for a revocation. setBack hears that the slot is
+// there in a ledger that was lost or set back since it was there last: what its member has written may be missing.
+func FollowClosing(ctx context.Context, l Ledger, seat Seat, trouble func(error), setBack func()) <-chan string {
 	out := make(chan string, 1)
 	go func() {
 		defer close(out)
 		told := false
+		var was lineage
 		follow(ctx, trouble, func(after uint64) (uint64, error) {
 			table, err := l.WatchTable(ctx, seat.Node, after, watchWait)
-			if err == nil && !told {
-				if slot, ok := table.Doc.Find(seat.Slot()); ok && slot.State == ledger.SlotClosing {
-					told = true
-					out <- slot.Why
-				}
+			if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+				return table.Index, missingIsFine(err)
+			}
+			slot, there := table.Doc.Find(seat.Slot())
+			if was.next(table.Doc, there) {
+				setBack()
+			}
+			if there && slot.State == ledger.SlotClosing && !told {
+				told = true
+				out <- slot.Why
 			}
 			return table.Index, missingIsFine(err)
 		})
 	}()
 	return out
+}
+
+// lineage is what a slot table shows of the ledger it is in.
+type lineage struct {
+	seen     bool // the slot was there before
+	missing  bool // it has not been since
+	epoch    string
+	rebuild  bool
+	sequence uint64
+}
+
+// next takes in a table, in which the slot is there or not, and says whether the ledger was lost or set back since the
+// slot was there last.
+func (l *lineage) next(table ledger.SlotTable, there bool) (setBack bool) {
+	if !there {
+		l.missing = true
+		return false
+	}
+	setBack = l.seen && (l.missing || table.Epoch != l.epoch || table.Rebuild != l.rebuild || table.Sequence < l.sequence)
+	*l = lineage{seen: true, epoch: table.Epoch, rebuild: table.Rebuild, sequence: table.Sequence}
+	return setBack
 }
 
 // missingIsFine drops the errors that a blocking query on a key may go on waiting after.

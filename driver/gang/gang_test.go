@@ -41,9 +41,19 @@ func TestNext(t *testing.T) {
 		succeeded = ledger.MemberSucceeded
 		failed    = ledger.MemberFailed
 		stopped   = ledger.MemberStopped
+		leaving   = ledger.MemberLeaving
 	)
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	is := func(phase ledger.RunPhase) ledger.Run { return ledger.Run{Version: 1, Generation: 1, Phase: phase} }
+	second := func(members map[int]ledger.Member, ranks ...int) map[int]ledger.Member {
+		for _, rank := range ranks {
+			m := members[rank]
+			m.Generation = 2
+			members[rank] = m
+		}
+		return members
+	}
+	gathersAgain := ledger.Run{Version: 1, Generation: 2, Phase: ledger.RunGathering, Missing: []int{0, 1}}
 	cases := map[string]struct {
 		run     ledger.Run
 		members map[int]ledger.Member
@@ -51,13 +61,13 @@ func TestNext(t *testing.T) {
 		missing []int
 		why     string
 		orderly bool
+		again   bool // it is the second generation
 		same    bool
 	}{
 		"nobody has arrived":                  {members: members(absent, absent), want: ledger.RunGathering, missing: []int{0, 1}},
 		"one has arrived":                     {members: members(arrived, absent), want: ledger.RunGathering, missing: []int{1}},
 		"all have":                            {members: members(arrived, arrived), want: ledger.RunRunning},
 		"a gang of one":                       {members: members(arrived), want: ledger.RunRunning},
-		"one is of another generation":        {members: map[int]ledger.Member{0: member(0, arrived), 1: {Rank: 1, Generation: 2, State: arrived}}, want: ledger.RunGathering, missing: []int{1}},
 		"some have finished":                  {run: is(ledger.RunRunning), members: members(succeeded, running), want: ledger.RunRunning, same: true},
 		"all have finished":                   {run: is(ledger.RunRunning), members: members(succeeded, succeeded), want: ledger.RunSucceeded},
 		"one failed":                          {run: is(ledger.RunRunning), members: members(succeeded, failed), want: ledger.RunFailed, why: "rank 1 on node n1 failed"},
@@ -67,6 +77,26 @@ func TestNext(t *testing.T) {
 		"a document is lost in a running run": {run: is(ledger.RunRunning), members: members(absent, running), want: ledger.RunRunning, same: true},
 		"succeeded stays so":                  {run: is(ledger.RunSucceeded), members: members(succeeded, failed), want: ledger.RunSucceeded, same: true},
 		"failed stays so":                     {run: is(ledger.RunFailed), members: members(succeeded, succeeded), want: ledger.RunFailed, same: true},
+		"one leaves and may come back": {
+			run: is(ledger.RunRunning), members: members(running, leaving), want: ledger.RunGathering, missing: []int{0, 1}, again: true,
+			why: "rank 1 on node n1 was told to end by Nomad, which may start it again", orderly: true,
+		},
+		"one leaves while another has finished": {
+			run: is(ledger.RunRunning), members: members(succeeded, leaving), want: ledger.RunGathering, missing: []int{0, 1}, again: true,
+			why: "rank 1 on node n1 was told to end by Nomad, which may start it again", orderly: true,
+		},
+		"one has come back, and nobody had heard that it left": {
+			run: is(ledger.RunRunning), members: second(members(running, arrived), 1), want: ledger.RunGathering, missing: []int{0}, again: true,
+			why: "rank 1 on node n1 was started again by Nomad", orderly: true,
+		},
+		"another has ended its process": {
+			run: gathersAgain, members: second(members(arrived, leaving), 0), want: ledger.RunGathering, missing: []int{1}, again: true,
+		},
+		"all have come back":                {run: gathersAgain, members: second(members(arrived, arrived), 0, 1), want: ledger.RunRunning, again: true},
+		"all have, and nobody had heard":    {run: is(ledger.RunRunning), members: second(members(arrived, arrived), 0, 1), want: ledger.RunRunning, again: true, why: "rank 0 on node n0 was started again by Nomad", orderly: true},
+		"one failed on its way":             {run: gathersAgain, members: second(members(arrived, failed), 0), want: ledger.RunFailed, again: true, why: "rank 1 on node n1 failed"},
+		"one does not come back":            {run: gathersAgain, members: second(members(arrived, stopped), 0), want: ledger.RunFailed, again: true, why: "rank 1 on node n1 was stopped", orderly: true},
+		"one left in an earlier generation": {run: gathersAgain, members: members(leaving, leaving), want: ledger.RunGathering, missing: []int{0, 1}, again: true, same: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -81,6 +111,7 @@ func TestNext(t *testing.T) {
 			must.Eq(t, c.missing, next.Missing)
 			must.Eq(t, c.why, next.Why)
 			must.Eq(t, c.orderly, next.Orderly)
+			must.Eq(t, c.again, next.Generation == 2)
 			must.Eq(t, !c.same, changed)
 		})
 	}
@@ -216,7 +247,7 @@ func (f *fixture) becomes(t *testing.T, phase ledger.RunPhase) {
 
 func (f *fixture) lead(t *testing.T, ctx context.Context) *Leader { //nolint:revive // the test comes first
 	t.Helper()
-	leader := NewLeader(f.ledger, f.seat(0), func() (int, error) { return 20000, nil }, func(error) {})
+	leader := NewLeader(f.ledger, f.seat(0), func(int) (int, error) { return 20000, nil }, func(error) {})
 	leader.Start(ctx)
 	return leader
 }
@@ -262,7 +293,7 @@ func TestLeadThroughAnOutage(t *testing.T) {
 	f.say(t, 0, ledger.MemberArrived)
 	f.store.Inject(func(ledger.Call) ledger.Fault { return ledger.Refuse })
 	troubled := make(chan error, 100)
-	leader := NewLeader(f.ledger, f.seat(0), func() (int, error) { return 20000, nil }, func(err error) {
+	leader := NewLeader(f.ledger, f.seat(0), func(int) (int, error) { return 20000, nil }, func(err error) {
 		if err != nil {
 			troubled <- err
 		}
@@ -297,7 +328,7 @@ func TestLeadAborts(t *testing.T) {
 
 func TestPortsThatAreNotFoundFailTheRun(t *testing.T) {
 	f := newFixture(t, 1)
-	leader := NewLeader(f.ledger, f.seat(0), func() (int, error) { return 0, errors.New("no free ports") }, func(error) {})
+	leader := NewLeader(f.ledger, f.seat(0), func(int) (int, error) { return 0, errors.New("no free ports") }, func(error) {})
 	leader.Start(t.Context())
 	f.say(t, 0, ledger.MemberArrived)
 	f.becomes(t, ledger.RunFailed)
@@ -306,7 +337,7 @@ func TestPortsThatAreNotFoundFailTheRun(t *testing.T) {
 
 func TestFollowClosing(t *testing.T) {
 	f := newFixture(t, 1)
-	closing := FollowClosing(t.Context(), f.ledger, f.seat(0), func(error) {})
+	closing := FollowClosing(t.Context(), f.ledger, f.seat(0), func(error) {}, func() {})
 	key := f.ledger.Keys().Slots("n0")
 	for _, doc := range []any{
 		ledger.SlotTable{Version: ledger.Version, Sequence: 2, Slots: []ledger.Slot{}}, // the slot is gone
@@ -334,7 +365,7 @@ func TestFollowClosing(t *testing.T) {
 func TestFollowRunEndsWithItsContext(t *testing.T) {
 	f := newFixture(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	runs := FollowRun(ctx, f.ledger, f.seat(0), func(error) {})
+	runs := FollowRun(ctx, f.ledger, f.seat(0), func(error) {}, func() {})
 	f.put(t, f.ledger.Keys().Run("g", "r"), ledger.Run{Version: ledger.Version, Phase: ledger.RunRunning})
 	run := <-runs
 	must.Eq(t, ledger.RunRunning, run.Phase)

@@ -20,17 +20,23 @@ const gatherPause = 3 * time.Second
 type Leader struct {
 	ledger  Ledger
 	seat    Seat
-	ports   func() (int, error) // the first of three free ports
+	ports   func(generation int) (int, error) // the first of three free ports
 	trouble func(error)
 	abort   chan string
+	look    chan struct{}
 	done    chan struct{}
-	run     ledger.Versioned[ledger.Run]
-	told    time.Time // when the run document was last written
+	run     ledger.Versioned[ledger.Run] // as last known
+	read    bool                         // the index is of what the ledger has
+	lost    bool                         // the ledger has nothing, or an older run: it was lost or set back
+	told    time.Time                    // when the run document was last written
 }
 
 // NewLeader makes the leader of rank 0's seat.
-func NewLeader(l Ledger, seat Seat, ports func() (int, error), trouble func(error)) *Leader {
-	return &Leader{ledger: l, seat: seat, ports: ports, trouble: trouble, abort: make(chan string, 1), done: make(chan struct{})}
+func NewLeader(l Ledger, seat Seat, ports func(generation int) (int, error), trouble func(error)) *Leader {
+	return &Leader{
+		ledger: l, seat: seat, ports: ports, trouble: trouble,
+		abort: make(chan string, 1), look: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 }
 
 // Abort fails the run for a reason that shows in no member's document: rank 0's slot is closing. A run that has ended
@@ -39,6 +45,14 @@ func (l *Leader) Abort(why string) {
 	select {
 	case l.abort <- why:
 	default: // it has a reason already
+	}
+}
+
+// Look makes the leader read the run again, and write what it knows if the ledger was lost or set back.
+func (l *Leader) Look() {
+	select {
+	case l.look <- struct{}{}:
+	default: // it is about to
 	}
 }
 
@@ -69,6 +83,8 @@ func (l *Leader) lead(ctx context.Context) error {
 			return ctx.Err()
 		case latest = <-members:
 		case aborted = <-l.abort:
+		case <-l.look:
+			l.read = false
 		case <-later.C:
 		}
 		ended, err := l.step(ctx, latest, aborted)
@@ -99,46 +115,58 @@ func (l *Leader) followMembers(ctx context.Context) <-chan map[int]ledger.Member
 func (l *Leader) step(ctx context.Context, members map[int]ledger.Member, aborted string) (ended bool, err error) {
 	var retry Retry
 	for {
-		next, changed := l.next(members, aborted)
-		if !changed {
-			return over(l.run.Doc), nil
-		}
-		err := l.write(ctx, next)
+		moved, err := l.try(ctx, members, aborted)
 		switch {
-		case err == nil:
+		case err == nil && !moved:
 			return over(l.run.Doc), nil
-		case errors.Is(err, ledger.ErrConflict):
-			err = l.reload(ctx)
+		case err == nil, errors.Is(err, ledger.ErrConflict):
+			continue
 		}
-		if err != nil {
-			l.trouble(err)
-			if err := retry.Wait(ctx); err != nil {
-				return false, err
-			}
+		l.trouble(err)
+		if err := retry.Wait(ctx); err != nil {
+			return false, err
 		}
 	}
 }
 
+// try reads what is there if that is not known, and writes the next document if there is one.
+func (l *Leader) try(ctx context.Context, members map[int]ledger.Member, aborted string) (moved bool, err error) {
+	if !l.read {
+		if err := l.load(ctx); err != nil {
+			return false, err
+		}
+	}
+	next, changed := l.next(members, aborted)
+	if !changed {
+		return false, nil
+	}
+	if err := l.write(ctx, next); err != nil {
+		l.read = !errors.Is(err, ledger.ErrConflict)
+		return false, err
+	}
+	return true, nil
+}
+
 func (l *Leader) next(members map[int]ledger.Member, aborted string) (ledger.Run, bool) {
+	if l.lost {
+		return l.run.Doc, true
+	}
 	now := time.Now().UTC()
 	next, changed := Next(l.run.Doc, members, l.seat.Size, now)
 	if aborted != "" && !over(next) {
 		return Failed(next, aborted, true), true
 	}
-	if next.Phase == ledger.RunGathering {
+	again := next.Generation > 1 && next.Generation != l.run.Doc.Generation // for which others have to end their processes
+	if next.Phase == ledger.RunGathering && !again {
 		ownMissing := slices.Contains(next.Missing, l.seat.Rank) // on its way
 		changed = changed && !ownMissing && (l.run.Index == 0 || now.Sub(l.told) >= gatherPause)
 	}
 	return next, changed
 }
 
-func over(run ledger.Run) bool {
-	return run.Phase == ledger.RunSucceeded || run.Phase == ledger.RunFailed
-}
-
 func (l *Leader) write(ctx context.Context, next ledger.Run) error {
-	if next.Phase == ledger.RunRunning && l.run.Doc.Phase != ledger.RunRunning {
-		port, err := l.ports()
+	if next.Phase == ledger.RunRunning && (l.run.Doc.Phase != ledger.RunRunning || l.run.Doc.Generation != next.Generation) {
+		port, err := l.ports(next.Generation)
 		if err != nil {
 			next = Failed(next, fmt.Sprintf("rank 0 on node %s: %v", l.seat.Node, err), false)
 		}
@@ -150,19 +178,24 @@ func (l *Leader) write(ctx context.Context, next ledger.Run) error {
 		return err
 	}
 	l.trouble(nil)
-	l.run, l.told = ledger.Versioned[ledger.Run]{Doc: next, Index: index}, time.Now()
+	l.run, l.told, l.lost = ledger.Versioned[ledger.Run]{Doc: next, Index: index}, time.Now(), false
 	return nil
 }
 
-// reload reads the run that is there: ours of before a restart, since nobody else writes it.
-func (l *Leader) reload(ctx context.Context) error {
+// load reads the run that is there: ours, or of before a restart, since nobody else writes it. One that is missing or
+// older than what is known was lost with the ledger, or set back.
+func (l *Leader) load(ctx context.Context) error {
 	run, err := l.ledger.WatchRun(ctx, l.seat.Gang, l.seat.Reservation, 0, 0)
-	if errors.Is(err, ledger.ErrNotFound) {
-		l.run = ledger.Versioned[ledger.Run]{}
-		return nil
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return err
 	}
-	if err == nil {
-		l.run = run
+	if err != nil {
+		run = ledger.Versioned[ledger.Run]{}
 	}
-	return err
+	known := l.run.Doc
+	l.run, l.read, l.lost = run, true, Older(run.Doc, known)
+	if l.lost {
+		l.run.Doc = known
+	}
+	return nil
 }

@@ -57,6 +57,18 @@ func openLog(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
+// Hold keeps a task's log pipes open until release is called. A log collector takes a pipe that nobody has open for the end
+// of all output, and a task may have another process later. A pipe that can't be opened is not held.
+func Hold(paths ...string) (release func()) {
+	var held []*os.File
+	for _, path := range paths {
+		if file, err := openLog(path); err == nil && file != nil {
+			held = append(held, file)
+		}
+	}
+	return func() { closeAll(held) }
+}
+
 // run copies until every process has closed the task's side.
 func (r *relay) run() {
 	defer close(r.done)

@@ -285,7 +285,7 @@ type RunPhase string
 
 // The phases of a run.
 const (
-	RunGathering RunPhase = "gathering" // members arrive
+	RunGathering RunPhase = "gathering" // members arrive; those with a process of an earlier generation end it first
 	RunRunning   RunPhase = "running"   // all have arrived; every driver starts its process
 	RunSucceeded RunPhase = "succeeded" // all succeeded; every driver ends its task well
 	RunFailed    RunPhase = "failed"    // a member failed or left; every driver ends its task failed
@@ -299,7 +299,7 @@ type Run struct {
 	MasterAddr string     `json:"master_addr"`
 	MasterPort int        `json:"master_port"`       // first of three consecutive ports
 	Missing    []int      `json:"missing,omitempty"` // gathering: ranks not arrived yet, at most 16 of them
-	Why        string     `json:"why,omitempty"`     // failed: the first cause
+	Why        string     `json:"why,omitempty"`     // failed: the first cause; of a later generation: why it began
 	Orderly    bool       `json:"orderly,omitempty"` // failed: a member was asked to end, so the others checkpoint before they end
 	Started    *time.Time `json:"started,omitempty"` // when the phase became running
 }
@@ -313,6 +313,7 @@ const (
 	MemberRunning   MemberState = "running"
 	MemberSucceeded MemberState = "succeeded"
 	MemberFailed    MemberState = "failed"
+	MemberLeaving   MemberState = "leaving" // Nomad ends its task and may start it again at once: a new generation of all
 	MemberStopped   MemberState = "stopped" // ended on request: closing slot, job stop
 )
 
