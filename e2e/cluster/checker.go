@@ -38,6 +38,14 @@ type Checker struct {
 	violations map[string]bool
 	runs       map[string]*runWatch // by gang and run
 	before     ledger.Snapshot      // of the last sample
+	rebuild    *rebuild             // nil: the ledger is in order
+}
+
+// rebuild is a ledger that was lost or set back and is not in order yet. What it says of slots is not held against
+// anybody meanwhile; processes are.
+type rebuild struct {
+	began time.Time
+	stale []string // epochs of before
 }
 
 // Report is what a checker saw.
@@ -51,13 +59,19 @@ type Report struct {
 	MaxStartSpread time.Duration // between the first and the last process of a gang
 	PartialStarts  int           // samples that saw a gang in the middle of its start
 	LongestGap     time.Duration // between two samples
+	Rebuilds       int           // how often the ledger was lost or set back, and put in order
+	LongestRebuild time.Duration
 }
 
 // String is the report on one line.
 func (r Report) String() string {
+	text := ""
+	if r.Rebuilds > 0 {
+		text = fmt.Sprintf(", the ledger in order again %d times after at most %s", r.Rebuilds, r.LongestRebuild.Round(time.Millisecond))
+	}
 	return fmt.Sprintf("%d samples (longest gap %s), %d starts of gangs, at most %d GPUs in use by %d gangs with %d waiting, "+
 		"processes of a gang started within %s of each other, %d samples in the middle of a start, %d violations",
-		r.Samples, r.LongestGap.Round(time.Millisecond), r.Runs, r.MaxGPUs, r.MaxGangs, r.MaxWaiting, r.MaxStartSpread, r.PartialStarts, len(r.Violations))
+		r.Samples, r.LongestGap.Round(time.Millisecond), r.Runs, r.MaxGPUs, r.MaxGangs, r.MaxWaiting, r.MaxStartSpread, r.PartialStarts, len(r.Violations)) + text
 }
 
 // runWatch follows one start of a gang.
@@ -115,7 +129,10 @@ func (k *Checker) loop(ctx context.Context) {
 // sample checks one moment: processes as they were, and the ledger just after.
 func (k *Checker) sample(snapshot ledger.Snapshot, holders []TaskProcess, now time.Duration) {
 	k.report.Samples++
-	k.checkSlots(snapshot)
+	k.checkRebuild(snapshot)
+	if k.rebuild == nil {
+		k.checkSlots(snapshot)
+	}
 	k.checkGPUs(snapshot, holders)
 	k.checkStarts(snapshot, holders, now)
 	k.before = snapshot
@@ -163,6 +180,41 @@ func (k *Checker) checkSlots(snapshot ledger.Snapshot) {
 	}
 }
 
+// checkRebuild notes when the ledger was lost or set back, and when it is in order again: under a new epoch all nodes
+// have answered, all gangs are whole and no open slot is without one.
+func (k *Checker) checkRebuild(snapshot ledger.Snapshot) {
+	if snapshot.SetBackFrom(k.before) {
+		if k.rebuild == nil {
+			k.rebuild = &rebuild{began: time.Now()}
+		}
+		k.rebuild.stale = append(k.rebuild.stale, k.before.EpochID, snapshot.EpochID)
+	}
+	if k.rebuild == nil || slices.Contains(k.rebuild.stale, snapshot.EpochID) || len(snapshot.Nodes) < len(k.cluster.config.Nodes) {
+		return
+	}
+	for node := range snapshot.Nodes {
+		if snapshot.Unheard(node) {
+			return
+		}
+	}
+	for _, orphans := range snapshot.Orphans() {
+		if slices.ContainsFunc(orphans, func(slot ledger.Slot) bool { return slot.State == ledger.SlotOpen }) {
+			return
+		}
+	}
+	for _, gang := range snapshot.Gangs {
+		if gang.Doc.Reservation == nil {
+			continue
+		}
+		if whole, err := snapshot.Whole(gang.Doc); err != nil || !whole {
+			return
+		}
+	}
+	k.report.Rebuilds++
+	k.report.LongestRebuild = max(k.report.LongestRebuild, time.Since(k.rebuild.began))
+	k.rebuild = nil
+}
+
 // checkGPUs checks who really is on the GPUs.
 func (k *Checker) checkGPUs(snapshot ledger.Snapshot, holders []TaskProcess) {
 	owner := map[string]string{} // GPU -> member
@@ -174,7 +226,7 @@ func (k *Checker) checkGPUs(snapshot ledger.Snapshot, holders []TaskProcess) {
 				k.violation("GPU %s has processes of %s and of %s", gpu, other, member)
 			}
 			owner[gpu] = member
-			if !slotCovers(snapshot, h, minor) && !slotCovers(k.before, h, minor) {
+			if k.rebuild == nil && !slotCovers(snapshot, h, minor) && !slotCovers(k.before, h, minor) {
 				k.violation("process of %s holds %s, which is not in its slot", member, gpu)
 			}
 		}
