@@ -142,10 +142,10 @@ func (l *leader) logWrite(a Action) {
 }
 
 func (l *leader) logHearing(a Action) {
-	switch {
-	case a.What == askNew:
+	switch a.What {
+	case askNew:
 		l.Logger.Info("node is new", "node", a.Node)
-	case a.What == restoreOther:
+	case restoreOther:
 		l.Logger.Warn("the ledger was lost or set back: it has the slots now that a node remembers", "node", a.Node)
 	default:
 		l.Logger.Debug("node heard", "node", a.Node, "kind", a.Kind)

@@ -139,7 +139,7 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 			return l, some
 		case ledger.MemberStopped:
 			return of(false, "was stopped%s", colon(d.Why))
-		case ledger.MemberArrived, ledger.MemberRunning, ledger.MemberSucceeded:
+		case ledger.MemberArrived, ledger.MemberRunning, ledger.MemberLeaving, ledger.MemberSucceeded:
 		}
 	}
 	if m.rank == 0 && m.run != nil && m.run.Phase == ledger.RunFailed {
