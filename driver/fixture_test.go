@@ -45,9 +45,11 @@ type world struct {
 	store  *ledger.Memory
 	ledger *ledger.Ledger
 	size   int
+	gang   ledger.Gang
 	wrap   func(Ledger) Ledger // what the drivers see of the ledger; nil: itself
 
 	comeback time.Duration // of the drivers that start from now on
+	epoch    string        // of the slot tables that are written from now on
 }
 
 const (
@@ -64,12 +66,19 @@ func newWorld(t *testing.T, size int) *world {
 		grant.Placements = append(grant.Placements, ledger.Placement{
 			Node: node(rank), Address: "127.0.0.1", Group: "worker", Rank: rank, Members: 1, GPUs: 2,
 		})
+	}
+	w.gang = ledger.Gang{Version: ledger.Version, Name: gangName, State: ledger.GangReserved, Reservation: grant}
+	w.grant()
+	return w
+}
+
+// grant writes the gang's document and its slots, as the placer does.
+func (w *world) grant() {
+	w.t.Helper()
+	for rank := range w.size {
 		w.setSlot(rank, ledger.SlotOpen, "")
 	}
-	w.put(w.ledger.Keys().Gang(gangName), ledger.Gang{
-		Version: ledger.Version, Name: gangName, State: ledger.GangReserved, Reservation: grant,
-	})
-	return w
+	w.put(w.ledger.Keys().Gang(gangName), w.gang)
 }
 
 func node(rank int) string { return "n" + strconv.Itoa(rank) }
@@ -87,7 +96,7 @@ func (w *world) setSlot(rank int, state ledger.SlotState, why string) {
 	w.t.Helper()
 	boot, err := pluginconf.ReadID("/proc/sys/kernel/random/boot_id")
 	must.NoError(w.t, err)
-	w.put(w.ledger.Keys().Slots(node(rank)), ledger.SlotTable{Version: ledger.Version, Sequence: 1, Slots: []ledger.Slot{{
+	w.put(w.ledger.Keys().Slots(node(rank)), ledger.SlotTable{Version: ledger.Version, Epoch: w.epoch, Sequence: 1, Slots: []ledger.Slot{{
 		Reservation: reservation, Rank: rank, Size: w.size, Driver: name, GPUs: []string{"GPU-a", "GPU-b"}, State: state, Why: why,
 		Owner:  ledger.Owner{Gang: gangName, Value: gangName, Namespace: "default", Job: "resnet", CreateIndex: 7, Group: "worker", Task: "train"},
 		BootID: boot, MachineID: "m",
