@@ -131,7 +131,10 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 		text := fmt.Sprintf("rank %d on %s ", m.rank, m.node) + fmt.Sprintf(format, args...)
 		return loss{member: m, text: text, failed: failed, started: running || m.claim != nil || m.doc != nil}, true
 	}
-	if d := m.reported(); d != nil {
+	if text, some := m.displaced(); some {
+		return of(false, "%s", text)
+	}
+	if d := m.doc; d != nil {
 		switch d.State {
 		case ledger.MemberFailed:
 			l, some := of(true, "failed: %s", cmp.Or(exitText(d.ExitCode), d.Why, "its driver gives no reason"))
@@ -139,7 +142,7 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 			return l, some
 		case ledger.MemberStopped:
 			return of(false, "was stopped%s", colon(d.Why))
-		case ledger.MemberArrived, ledger.MemberRunning, ledger.MemberLeaving, ledger.MemberSucceeded:
+		case ledger.MemberArrived, ledger.MemberRunning, ledger.MemberSucceeded, ledger.MemberLeaving: // it may come back
 		}
 	}
 	if m.rank == 0 && m.run != nil && m.run.Phase == ledger.RunFailed {
@@ -161,12 +164,17 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 	return loss{}, false
 }
 
-// reported is what the driver has written about this run's generation; nil: nothing.
-func (m member) reported() *ledger.Member {
-	if m.doc == nil || m.run != nil && m.doc.Generation != m.run.Generation {
-		return nil
+// displaced says in words that Nomad has put the member out of step with its gang, which is nobody's failure.
+func (m member) displaced() (text string, some bool) {
+	a := m.alloc()
+	switch {
+	case a == nil:
+	case a.Desired == structs.AllocDesiredStatusEvict:
+		return "was evicted by Nomad for a job of higher priority", true
+	case m.group.Driver != driverMuster && a.Tasks[m.group.Task].Restarts > 0:
+		return "was restarted in place by Nomad: without the muster driver, a gang starts again only as a whole", true
 	}
-	return m.doc
+	return "", false
 }
 
 // endText says in words how an allocation ended; started says that it had got to its claim.

@@ -99,7 +99,7 @@ func (w *world) happen(words []string) {
 		"status": func(e event) { *w.jobs[e.job()].Status = e.text("is", "dead") },
 		"place":  func(event) { w.place() },
 		"claim":  func(e event) { w.claim(e.name, e.ranks()...) },
-		"run":    func(e event) { w.run(e.name, ledger.RunPhase(e.text("phase", "running")), e.text("why", "")) },
+		"run":    func(e event) { w.runAgain(e.name, e.number("generation", 1), ledger.RunPhase(e.text("phase", "running")), e.text("why", "")) },
 		"member": func(e event) { e.member() },
 		"end":    func(e event) { e.end() },
 		"vanish": func(e event) { e.vanish() },
@@ -200,7 +200,7 @@ func (e event) ranks() []int {
 }
 
 func (e event) member() {
-	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", "")}
+	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", ""), Generation: e.number("generation", 1)}
 	if _, set := e.options["exit"]; set {
 		code := e.number("exit", 0)
 		m.ExitCode = &code
@@ -230,6 +230,9 @@ func (e event) alloc() {
 	}
 	a.Client, a.Desired = e.text("client", a.Client), e.text("desired", a.Desired)
 	a.Message = e.text("why", "")
+	if restarts := e.number("restarts", 0); restarts > 0 {
+		a.Tasks = map[string]nomad.Task{"main": {Restarts: restarts}}
+	}
 }
 
 // vanish lets a claim go although Nomad has heard of no end.

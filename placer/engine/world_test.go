@@ -307,17 +307,20 @@ func (w *world) claim(gang string, ranks ...int) {
 }
 
 func (w *world) member(at placedSlot, m ledger.Member) {
-	m.Version, m.Rank, m.Node, m.Generation = ledger.Version, at.slot.Rank, at.node, 1
+	m.Version, m.Rank, m.Node, m.Generation = ledger.Version, at.slot.Rank, at.node, max(m.Generation, 1)
 	must.NoError(w.t, w.ledger.PutMember(w.t.Context(), at.slot.Owner.Gang, at.slot.Reservation, m))
 }
 
-// run moves a gang's run to a phase, as rank 0's driver does.
-func (w *world) run(gang string, phase ledger.RunPhase, why string) {
+// run moves a gang's first run to a phase, as rank 0's driver does.
+func (w *world) run(gang string, phase ledger.RunPhase, why string) { w.runAgain(gang, 1, phase, why) }
+
+func (w *world) runAgain(gang string, generation int, phase ledger.RunPhase, why string) {
+	w.t.Helper()
 	ctx := w.t.Context()
 	at := w.slotsOf(gang)[0]
 	s := w.load()
 	before := s.Runs[ledger.RunID{Gang: gang, Reservation: at.slot.Reservation}].Run
-	doc := ledger.Run{Version: ledger.Version, Generation: 1, Phase: phase, Why: why}
+	doc := ledger.Run{Version: ledger.Version, Generation: generation, Phase: phase, Why: why}
 	_, err := w.ledger.PutRun(ctx, gang, at.slot.Reservation, at.node, 0, ledger.Versioned[ledger.Run]{Doc: doc, Index: before.Index})
 	must.NoError(w.t, err)
 }

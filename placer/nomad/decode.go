@@ -6,6 +6,7 @@ package nomad
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func readTask(state *structs.TaskState) Task {
 	if state == nil {
 		return Task{}
 	}
-	t := Task{Dead: state.State == structs.TaskStateDead, Failed: state.Failed}
+	t := Task{Dead: state.State == structs.TaskStateDead, Failed: state.Failed, Restarts: int(min(state.Restarts, math.MaxInt32))}
 	for _, event := range state.Events {
 		switch event.Type {
 		case structs.TaskStarted:

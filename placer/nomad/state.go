@@ -96,11 +96,12 @@ func (a *Alloc) Stopping() bool {
 
 // Task is how one task of an allocation stands.
 type Task struct {
-	Dead    bool
-	Failed  bool
-	Killed  bool   // somebody asked for its end: its exit code says nothing about success
-	Exit    *int   // nil: it did not exit by itself, or has not yet
-	Message string // of the event that says most
+	Dead     bool
+	Failed   bool
+	Killed   bool   // somebody asked for its end: its exit code says nothing about success
+	Exit     *int   // nil: it did not exit by itself, or has not yet
+	Restarts int    // how often Nomad has restarted it in place
+	Message  string // of the event that says most
 }
 
 // Succeeded says whether the task came to its own end with exit code 0.
