@@ -26,7 +26,8 @@ const (
 )
 
 // Checker looks at a cluster every 100 ms and notes everything that must never be: a GPU with processes of two members, a
-// process without a slot, a slot without its gang, a GPU in two slots, a gang granted or started in part.
+// process without a slot, a slot without its gang, a GPU in two slots, a gang granted or started in part, two generations of
+// a gang at once.
 type Checker struct {
 	cluster   *Cluster
 	processes *processes
@@ -134,6 +135,7 @@ func (k *Checker) sample(snapshot ledger.Snapshot, holders []TaskProcess, now ti
 		k.checkSlots(snapshot)
 	}
 	k.checkGPUs(snapshot, holders)
+	k.checkGenerations(holders)
 	k.checkStarts(snapshot, holders, now)
 	k.before = snapshot
 
@@ -296,6 +298,23 @@ func (k *Checker) checkRun(run string, watch *runWatch, alive map[int]time.Durat
 		k.report.PartialStarts++
 		if age := now - times[0]; age > startSpread+startGrace {
 			k.violation("gang %s runs in part: %d of %d members after %s", run, len(watch.started), watch.size, age.Round(time.Second))
+		}
+	}
+}
+
+// checkGenerations checks that a gang which starts again in place is absent before: that none of its processes lives beside
+// one of an earlier generation. A sample takes a while, so that an earlier process counts only if it lives after all were
+// seen.
+func (k *Checker) checkGenerations(holders []TaskProcess) {
+	latest := map[string]int{} // by gang and reservation
+	for _, h := range holders {
+		latest[h.Gang+" "+h.Reservation()] = max(latest[h.Gang+" "+h.Reservation()], h.Generation())
+	}
+	for _, h := range holders {
+		now := latest[h.Gang+" "+h.Reservation()]
+		if started, alive := startTime(h.PID); h.Generation() < now && alive && started == h.Started {
+			k.violation("gang %s on %s: process %d of rank %d is of generation %d and runs beside generation %d",
+				h.Gang, h.Reservation(), h.PID, h.Rank, h.Generation(), now)
 		}
 	}
 }

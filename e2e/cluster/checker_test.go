@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,15 @@ func TestCheckerSees(t *testing.T) {
 				m.holders = append(m.holders, second)
 			},
 			problem: "has processes of",
+		},
+		"two generations of a gang": {
+			change: func(m *moment) {
+				started, alive := startTime(os.Getpid())
+				must.True(t, alive)
+				m.holders[0].PID, m.holders[0].Started, m.holders[0].Minors = os.Getpid(), started, nil
+				m.holders[1].Run = "r1/2"
+			},
+			problem: "rank 0 is of generation 1 and runs beside generation 2",
 		},
 		"a GPU outside the slot": {
 			change:  func(m *moment) { m.holders[0].Minors = []int{1} },

@@ -18,8 +18,9 @@ import (
 
 // What every made-up machine has beside its GPUs.
 const (
-	nodeCPUMHz   = 64000
-	nodeMemoryMB = 512 << 10
+	nodeCPUMHz = 64000
+	// NodeMemoryMB is the memory of a node.
+	NodeMemoryMB = 512 << 10
 	dynamicPorts = 400 // of each client, for tasks
 )
 
@@ -73,7 +74,7 @@ func (c *Cluster) newClient(ctx context.Context, i int, node Node) (*Client, err
 	config, err := c.configure("client", client.Node.Name, map[string]any{
 		"Node": node.Name, "Mark": c.Mark, "Dir": client.Dir, "Plugins": c.plugins(),
 		"HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Server": c.nomadRPC, "Consul": c.consulAddr,
-		"CPU": nodeCPUMHz, "Memory": nodeMemoryMB, "FirstDynamic": first, "LastDynamic": first + dynamicPorts - 1,
+		"CPU": nodeCPUMHz, "Memory": NodeMemoryMB, "FirstDynamic": first, "LastDynamic": first + dynamicPorts - 1,
 		"Docker": c.dockerAddr, "Drivers": c.drivers(),
 		"DeviceConfig": c.deviceConfig(client), "DriverConfig": c.driverConfig(client),
 	})

@@ -35,6 +35,13 @@ func (h TaskProcess) Reservation() string {
 	return reservation
 }
 
+// Generation is the generation that the process is of; 0: it is of none, since its task driver knows none.
+func (h TaskProcess) Generation() int {
+	_, text, _ := strings.Cut(h.Run, "/")
+	generation, _ := strconv.Atoi(text) // empty for other drivers
+	return generation
+}
+
 // processes finds the live processes of the members of one cluster's gangs.
 type processes struct {
 	mark    leftover.Mark

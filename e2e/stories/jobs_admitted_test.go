@@ -18,6 +18,7 @@ func TestJobsAreAdmitted(t *testing.T) {
 	gang := []string{"gang=tested", "count=2", "gpus=8", "program=/bin/true", `args=["-for", "1s"]`}
 	for path, vars := range map[string][]string{
 		filepath.Join("jobs", "gang.nomad.hcl"):           append(gang, "nodes=n1|n2", "locality=rack", "relax_after=20s"),
+		filepath.Join("jobs", "restart.nomad.hcl"):        append(gang, "driver=raw_exec", "template=x"),
 		filepath.Join("jobs", "checkpoint.nomad.hcl"):     append(gang, "checkpoint_path=/tmp/x", "checkpoint_interval=5s"),
 		filepath.Join("..", "demo", "pretrain.nomad.hcl"): {"program=/bin/true"},
 		filepath.Join("..", "demo", "finetune.nomad.hcl"): {"program=/bin/true", "checkpoints=/tmp/x"},
