@@ -117,7 +117,12 @@ func oneIsEvicted(s *stage) {
 	must.NoError(s.t, s.StopJob(s.ctx, "evictor", true))
 	s.awaitNewReservation("evicted", 3, before, "was evicted by Nomad")
 	release()
-	s.awaitFinished("evicted", endWithin)
+	s.awaitState("evicted", ledger.GangFinished, endWithin)
+	s.await("Nomad to count the job as over", endWithin, func() (bool, string) { // and the evicted allocation as complete
+		info, _, err := s.Nomad.Jobs().Info("evicted", nil)
+		must.NoError(s.t, err)
+		return *info.Status == "dead", *info.Status
+	})
 }
 
 // allocsOf are the allocations that have claimed a gang's slots, by rank.

@@ -93,7 +93,7 @@ func readTask(state *structs.TaskState) Task {
 	if state == nil {
 		return Task{}
 	}
-	t := Task{Dead: state.State == structs.TaskStateDead, Failed: state.Failed, Restarts: int(min(state.Restarts, math.MaxInt32))}
+	t := Task{Dead: state.State == structs.TaskStateDead, Failed: state.Failed, Restarts: restarts(state)}
 	for _, event := range state.Events {
 		switch event.Type {
 		case structs.TaskStarted:
@@ -114,6 +114,15 @@ func readTask(state *structs.TaskState) Task {
 		}
 	}
 	return t
+}
+
+// restarts counts those that are over: a task on its way to its next start can't even be signalled.
+func restarts(state *structs.TaskState) int {
+	n := int(min(state.Restarts, math.MaxInt32))
+	if state.State == structs.TaskStatePending {
+		n--
+	}
+	return max(n, 0)
 }
 
 // tells says whether an event explains an end better than Nomad's closing "exceeded allowed attempts".

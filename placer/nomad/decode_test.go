@@ -66,7 +66,7 @@ func TestParentsNeverRunThemselves(t *testing.T) {
 }
 
 func TestTasksTellHowTheyEnded(t *testing.T) {
-	zero, two := 0, 2
+	zero, two, interrupted := 0, 2, 130
 	exit := func(code int) *structs.TaskEvent {
 		return structs.NewTaskEvent(structs.TaskTerminated).SetExitCode(code)
 	}
@@ -93,6 +93,14 @@ func TestTasksTellHowTheyEnded(t *testing.T) {
 		"before it began": {
 			structs.TaskState{State: "dead", Failed: true, Events: []*structs.TaskEvent{setup}},
 			Task{Dead: true, Failed: true, Message: "no such image"}, false,
+		},
+		"not, but it is being restarted in place": {
+			structs.TaskState{State: "pending", Restarts: 1, Events: []*structs.TaskEvent{started, exit(130)}},
+			Task{Exit: &interrupted}, false,
+		},
+		"not, and it was restarted in place": {
+			structs.TaskState{State: "running", Restarts: 1, Events: []*structs.TaskEvent{started, exit(130), started}},
+			Task{Restarts: 1}, false,
 		},
 		"not yet": {
 			structs.TaskState{State: "running", Events: []*structs.TaskEvent{started}},

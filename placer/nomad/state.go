@@ -100,7 +100,7 @@ type Task struct {
 	Failed   bool
 	Killed   bool   // somebody asked for its end: its exit code says nothing about success
 	Exit     *int   // nil: it did not exit by itself, or has not yet
-	Restarts int    // how often Nomad has restarted it in place
+	Restarts int    // how often Nomad has restarted it in place, and it runs again or has ended
 	Message  string // of the event that says most
 }
 
