@@ -68,7 +68,7 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 	case w.job.Version != g.JobVersion:
 		return s.put(putVersion, anew(g, w))
 	}
-	if s.frozen() != nil {
+	if s.freeze != nil {
 		return Action{}, false // it may hold a reservation of which the ledger does not know yet
 	}
 	if reset, must := s.mustReset(g, w.job); must {

@@ -83,7 +83,7 @@ func TestLostAnswersAreReadBack(t *testing.T) {
 			w.settle()
 			w.store.Deliver()
 			w.settle()
-			machine{w}.checkNow(t)
+			machine{world: w}.checkNow(t)
 			must.Eq(t, ledger.GangReserved, w.load().Gangs["train"].Doc.State)
 			must.MapLen(t, 2, w.slotsOf("train"))
 		})

@@ -22,7 +22,7 @@ func (s step) place(busy map[string]bool) []Action {
 	if len(waiting) == 0 {
 		return nil
 	}
-	if why := s.frozen(); why != nil {
+	if why := s.freeze; why != nil {
 		if !s.Memory.SetBack && s.now.Sub(s.Memory.Began) < hearingTakes {
 			return nil
 		}

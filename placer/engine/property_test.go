@@ -29,7 +29,7 @@ func TestWholeOrAbsent(t *testing.T) {
 		}
 		w.settle()
 		w.ack()
-		m := machine{world: w}
+		m := &machine{world: w}
 		rt.Repeat(map[string]func(*rapid.T){
 			"":            m.check,
 			"submit":      m.submitSome,
@@ -51,13 +51,42 @@ func TestWholeOrAbsent(t *testing.T) {
 			"outage": func(rt *rapid.T) { w.stale = rapid.SampledFrom([]string{"", "", "down"}).Draw(rt, "stale") },
 			"fault":  m.faults,
 			"late":   func(*rapid.T) { w.store.Deliver() },
+			"save":   func(*rapid.T) { w.saved = w.store.Save(); m.savedOnce = true },
+			"set back": func(*rapid.T) {
+				if m.savedOnce {
+					m.goBack(w.restore)
+				}
+			},
+			"lose": func(*rapid.T) { m.goBack(w.lose) },
 		})
 		m.wrapUp(rt)
 	})
 }
 
 // machine is what happens in the property test.
-type machine struct{ *world }
+type machine struct {
+	*world
+	savedOnce bool
+}
+
+// goBack changes the ledger under everybody, and lets it be put in order at once; the steps in any order are for the
+// ledger's own tests. The leader has read it before, and no transaction is under way for as long as a restore takes.
+func (m machine) goBack(change func()) {
+	m.store.Deliver()
+	m.settle()
+	stale := m.stale
+	m.stale = ""
+	change()
+	for range 3 {
+		m.settle()
+		m.ack()
+		m.settle()
+		m.reassert()
+	}
+	m.now = m.now.Add(m.leader.Rules.FenceTime) // what is not whole is given up
+	m.settle()
+	m.stale = stale
+}
 
 func (m machine) submitSome(rt *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "job")
@@ -130,13 +159,14 @@ func (m machine) fail(rt *rapid.T) {
 // endClosing lets drivers end the tasks of closing slots, and of jobs that were stopped.
 func (m machine) endClosing() {
 	one := 1
-	for name := range m.load().Gangs {
-		for rank, at := range m.slotsOf(name) {
+	for node, table := range m.load().Tables {
+		for _, slot := range table.Doc.Slots {
+			at := placedSlot{node, slot}
 			a := m.holder(at)
-			if a == nil || m.jobs[a.Job] != nil && !*m.jobs[a.Job].Stop && at.slot.State == ledger.SlotOpen {
+			if a == nil || m.jobs[a.Job] != nil && !*m.jobs[a.Job].Stop && slot.State == ledger.SlotOpen {
 				continue
 			}
-			m.end(name, rank, structs.AllocClientStatusFailed, nomad.Task{Failed: true, Exit: &one})
+			m.endOn(at, structs.AllocClientStatusFailed, nomad.Task{Failed: true, Exit: &one})
 		}
 	}
 }
@@ -202,7 +232,11 @@ func (m machine) checkNow(rt tester) {
 		}
 		delete(slots, g.Doc.Reservation.ID)
 	}
-	must.MapEmpty(rt, slots)
+	for _, orphans := range slots { // what was left over when the ledger was set back
+		for _, at := range orphans {
+			must.Eq(rt, ledger.SlotClosing, at.slot.State, must.Sprintf("slot %s is of no gang", at.slot.ID()))
+		}
+	}
 }
 
 // wrapUp stops everything and waits until nothing is left.
@@ -222,5 +256,6 @@ func (m machine) wrapUp(rt *rapid.T) {
 	must.MapEmpty(rt, s.Gangs)
 	must.MapEmpty(rt, s.Runs)
 	must.MapEmpty(rt, s.Refusals)
+	must.MapEmpty(rt, s.Orphans())
 	m.check(rt)
 }

@@ -22,7 +22,9 @@ import (
 // hear asks the nodes that have not been asked in this leadership, new ones included, and takes answers.
 func (s step) hear() []Action {
 	var actions []Action
-	for _, node := range slices.Sorted(maps.Keys(s.Ledger.Nodes)) {
+	nodes := slices.Concat(slices.Collect(maps.Keys(s.Ledger.Nodes)), slices.Collect(maps.Keys(s.Ledger.Tables)))
+	slices.Sort(nodes)
+	for _, node := range slices.Compact(nodes) {
 		if table, due := ledger.BuildAsk(s.Ledger, node); due {
 			a := Action{Kind: Ask, Node: node}
 			if table.Index == 0 {

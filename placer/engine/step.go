@@ -19,6 +19,7 @@ type step struct {
 	now    time.Time
 	wants  map[nomad.JobID]want
 	allocs map[nomad.JobID][]*nomad.Alloc // of those jobs
+	freeze *ledger.Reason                 // why nothing at all may be granted; nil: something may
 }
 
 // Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
@@ -31,6 +32,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	}
 	s.wants = r.wants(v)
 	s.allocs = allocsOf(v.Nomad, s.wants)
+	s.freeze = s.frozen()
 
 	lives := s.lives()
 	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget), s.housekeeping())
@@ -93,7 +95,7 @@ func (s step) housekeeping() []Action {
 // holds says whether a run's reservation still exists, or may exist in a document that can't be read, or
 // that is to be put in order.
 func (s step) holds(run ledger.RunID) bool {
-	if s.frozen() != nil || slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(run.Gang)) {
+	if s.freeze != nil || slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(run.Gang)) {
 		return true
 	}
 	g := s.Ledger.Gangs[run.Gang].Doc

@@ -327,10 +327,13 @@ func (w *world) runAgain(gang string, generation int, phase ledger.RunPhase, why
 
 // end lets a member's allocation end and its claim go.
 func (w *world) end(gang string, rank int, client string, task nomad.Task) {
-	at := w.slotsOf(gang)[rank]
+	w.endOn(w.slotsOf(gang)[rank], client, task)
+}
+
+func (w *world) endOn(at placedSlot, client string, task nomad.Task) {
 	a := w.holder(at)
 	if a == nil {
-		w.t.Fatalf("no allocation stands on rank %d of %s", rank, gang)
+		w.t.Fatalf("no allocation stands on rank %d of %s", at.slot.Rank, at.slot.Owner.Gang)
 		return
 	}
 	a.Client, task.Dead = client, true

@@ -40,9 +40,15 @@ func goldenDocs() map[string]document {
 			Machine: gpu.Machine{DriverVersion: "570.1", CUDAVersion: "12.8", GPUs: []gpu.GPU{{UUID: "GPU-1", Model: "H100", MemoryMiB: 81559, PCIBusID: "0000:18:00.0"}}},
 		},
 		"health": Health{Version: 1, GPUs: map[string]gpu.Health{"GPU-1": {State: gpu.Lost, Reason: "XID 79"}}},
-		"table":  SlotTable{Version: 1, Sequence: 17, Slots: []Slot{slot, short}},
+		"table":  SlotTable{Version: 1, Epoch: "V7TQ", Sequence: 17, Slots: []Slot{slot, short}, Rebuild: true, Former: &Lineage{Epoch: "K2", Sequence: 16}},
 		"claim":  Claim{Version: 1, Reservation: "k3v9q1", Rank: 1, Allocation: "a1", Task: "train", Namespace: "research", Job: "resnet-nightly", By: "driver", BootID: "b1", At: epochTime},
-		"ack":    Ack{Version: 1, Sequence: 17, BootID: "b1", Clear: []string{"x7.3"}},
+		"ack": Ack{
+			Version: 1, Epoch: "V7TQ", Sequence: 17, BootID: "b1", Clear: []string{"x7.3"}, Busy: map[string]string{"k3v9q1.0": "process 7"},
+			Remembered: &Remembered{
+				Asked: 17, Table: SlotTable{Version: 1, Epoch: "K2", Sequence: 15, Slots: []Slot{short}},
+				Claims: []Claim{{Version: 1, Reservation: "x7", Rank: 3, Allocation: "a2", At: epochTime}}, Ports: map[string]int{"x7": 29503},
+			},
+		},
 		"gang": Gang{
 			Version: 1, Name: "resnet50", Namespace: "research", Job: "resnet-nightly", CreateIndex: 1234, JobVersion: 2,
 			Spec: Spec{
