@@ -75,7 +75,7 @@ func (c *Cluster) newClient(ctx context.Context, i int, node Node) (*Client, err
 		"Node": node.Name, "Mark": c.Mark, "Dir": client.Dir, "Plugins": c.plugins(),
 		"HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Server": c.nomadRPC, "Consul": c.consulAddr,
 		"CPU": nodeCPUMHz, "Memory": NodeMemoryMB, "FirstDynamic": first, "LastDynamic": first + dynamicPorts - 1,
-		"Docker": c.dockerAddr, "Drivers": c.drivers(),
+		"Docker": c.dockerAddr, "Drivers": c.drivers(), "ACL": c.config.ACL,
 		"DeviceConfig": c.deviceConfig(client), "DriverConfig": c.driverConfig(client),
 	})
 	if err != nil {

@@ -31,6 +31,12 @@ type Config struct {
 	Name    string // of the cluster's log folder
 	Nodes   []Node
 	Placers int  // 0: one
+	// Heartbeat is how long Nomad's server waits for a client's sign of life at least, and its grace on top: after one to
+	// three times as long a silent client counts as lost. 0: Nomad's own, 10 s.
+	Heartbeat time.Duration
+	// ACL makes Nomad and Consul refuse whoever lacks the right; placers, plugins and the muster command of a user get
+	// tokens with the policies of placer/doc/policies.
+	ACL bool
 	Docker  bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
 	Dev     bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
 }
@@ -54,6 +60,7 @@ type Cluster struct {
 	nomadAddr   string // URL
 	nomadRPC    string // host:port
 	dockerAddr  string // "unix:///..."; empty: no Docker
+	tokens      tokens // empty without ACL
 	abandon     func() bool
 
 	mu        sync.Mutex // protects processes
@@ -130,7 +137,7 @@ func newMark() (leftover.Mark, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	steps := []func(context.Context) error{c.startDocker, c.startConsul, c.startServer, c.startPlacers, c.startClients, c.awaitReady}
+	steps := []func(context.Context) error{c.startDocker, c.startConsul, c.startServer, c.grantRights, c.startPlacers, c.startClients, c.awaitReady}
 	if c.config.Dev {
 		steps = []func(context.Context) error{c.startDevConsul, c.startDevNomad, c.startPlacers, c.awaitReady}
 	}

@@ -16,12 +16,15 @@ import (
 
 // Run submits a job as a user does: nomad job run -detach with HCL variables.
 func (c *Cluster) Run(ctx context.Context, file string, vars map[string]string) error {
+	return c.RunAs(ctx, c.tokens.management, file, vars)
+}
+
+func runArgs(vars map[string]string) []string {
 	args := []string{"job", "run", "-detach"}
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		args = append(args, "-var", name+"="+vars[name])
 	}
-	_, err := c.NomadCommand(ctx, append(args, file)...)
-	return err
+	return args
 }
 
 // StopJob stops a job as a user does, and makes Nomad forget it if purge says so.
@@ -36,17 +39,28 @@ func (c *Cluster) StopJob(ctx context.Context, job string, purge bool) error {
 
 // NomadCommand runs the nomad command and returns what it prints.
 func (c *Cluster) NomadCommand(ctx context.Context, args ...string) (string, error) {
-	return c.command(ctx, c.binaries.Nomad, args)
+	return c.command(ctx, c.tokens.management, c.binaries.Nomad, args)
+}
+
+// RunAs submits a job as Run does, with another token.
+func (c *Cluster) RunAs(ctx context.Context, who Token, file string, vars map[string]string) error {
+	_, err := c.command(ctx, who, c.binaries.Nomad, append(runArgs(vars), file))
+	return err
+}
+
+// MusterAs runs the muster command with another token.
+func (c *Cluster) MusterAs(ctx context.Context, who Token, args ...string) (string, error) {
+	return c.command(ctx, who, c.binaries.Muster, args)
 }
 
 // MusterCommand runs the muster command and returns what it prints.
 func (c *Cluster) MusterCommand(ctx context.Context, args ...string) (string, error) {
-	return c.command(ctx, c.binaries.Muster, args)
+	return c.MusterAs(ctx, c.tokens.management, args...)
 }
 
-func (c *Cluster) command(ctx context.Context, path string, args []string) (string, error) {
+func (c *Cluster) command(ctx context.Context, who Token, path string, args []string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env = append(cleanEnviron(), c.Environ()...)
+	cmd.Env = slices.Concat(cleanEnviron(), c.Environ(), who.Environ())
 	output, err := cmd.CombinedOutput()
 	if err != nil {
 		return string(output), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, output)

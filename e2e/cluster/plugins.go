@@ -16,8 +16,9 @@ func (c *Cluster) deviceConfig(client *Client) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "    dev_root  = %q\n", client.DevRoot)
 	fmt.Fprintf(&b, "    state_dir = %q\n", filepath.Join(client.Dir, "muster"))
-	fmt.Fprintf(&b, "    consul {\n      address = %q\n    }\n", c.consulAddr)
-	fmt.Fprintf(&b, "    nomad {\n      address = %q\n    }\n", client.HTTP)
+	token := c.tokens.devices[client.Node.Name]
+	fmt.Fprintf(&b, "    consul {\n      address = %q\n      token   = %q\n    }\n", c.consulAddr, token.Consul)
+	fmt.Fprintf(&b, "    nomad {\n      address = %q\n      token   = %q\n    }\n", client.HTTP, token.Nomad)
 	fmt.Fprintf(&b, "    topology {\n")
 	for _, level := range slices.Sorted(maps.Keys(client.Node.Topology)) {
 		fmt.Fprintf(&b, "      %s = %q\n", level, client.Node.Topology[level])
@@ -32,7 +33,8 @@ const tasksSuffix = "-tasks"
 // driverConfig is the body of the task driver's config block for one client.
 func (c *Cluster) driverConfig(client *Client) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "    consul {\n      address = %q\n    }\n", c.consulAddr)
+	token := c.tokens.drivers[client.Node.Name]
+	fmt.Fprintf(&b, "    consul {\n      address = %q\n      token   = %q\n    }\n", c.consulAddr, token.Consul)
 	fmt.Fprintf(&b, "    state_dir     = %q\n", filepath.Join(client.Dir, "muster-tasks"))
 	fmt.Fprintf(&b, "    cgroup_parent = %q\n", string(c.Mark)+"-"+client.Node.Name+tasksSuffix)
 	fmt.Fprintf(&b, "    dev_root      = %q", client.DevRoot)

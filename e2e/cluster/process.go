@@ -114,6 +114,17 @@ func (p *Process) Running() bool {
 	}
 }
 
+// Signal sends a signal to the program and does not wait for what it does: SIGSTOP and SIGCONT.
+func (p *Process) Signal(signal syscall.Signal) error {
+	if !p.Running() {
+		return fmt.Errorf("%s does not run", p.Name)
+	}
+	if err := syscall.Kill(p.PID(), signal); err != nil {
+		return fmt.Errorf("%s to %s: %w", signal, p.Name, err)
+	}
+	return nil
+}
+
 // Kill sends a signal and waits until the program has ended. Only the program itself is meant, not what it started.
 func (p *Process) Kill(signal syscall.Signal) error {
 	p.mu.Lock()

@@ -26,8 +26,13 @@ func (c *Cluster) startConsul(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.config.ACL {
+		if c.tokens.management.Consul, err = newUUID(); err != nil {
+			return err
+		}
+	}
 	config, err := c.configure("consul", "consul", map[string]any{
-		"Dir": filepath.Join(c.Dir(), "consul"), "HTTP": ports[0], "Server": ports[1], "Serf": ports[2],
+		"Dir": filepath.Join(c.Dir(), "consul"), "HTTP": ports[0], "Server": ports[1], "Serf": ports[2], "Token": c.tokens.management.Consul,
 	})
 	if err != nil {
 		return err
@@ -40,7 +45,7 @@ func (c *Cluster) startConsul(ctx context.Context) error {
 
 // awaitConsul waits until Consul has a leader and this agent is registered, which sessions need.
 func (c *Cluster) awaitConsul(ctx context.Context, address string) error {
-	client, err := consul.NewClient(&consul.Config{Address: address})
+	client, err := consul.NewClient(&consul.Config{Address: address, Token: c.tokens.management.Consul})
 	if err != nil {
 		return fmt.Errorf("client of Consul: %w", err)
 	}
@@ -59,6 +64,7 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	}
 	config, err := c.configure("server", "nomad-server", map[string]any{
 		"Dir": filepath.Join(c.Dir(), "server"), "HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Consul": c.consulAddr,
+		"ACL": c.config.ACL, "Heartbeat": heartbeat(c.config.Heartbeat),
 	})
 	if err != nil {
 		return err
@@ -68,6 +74,14 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	}
 	c.nomadRPC = loopback(ports[1])
 	return c.awaitNomad(ctx, "http://"+loopback(ports[0]))
+}
+
+// heartbeat is a time between signs of life as Nomad's configuration says it; empty: Nomad's own.
+func heartbeat(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return d.String()
 }
 
 func (c *Cluster) awaitNomad(ctx context.Context, address string) error {
@@ -86,7 +100,9 @@ func (c *Cluster) awaitNomad(ctx context.Context, address string) error {
 func (c *Cluster) startPlacers(context.Context) error {
 	for i := range c.config.Placers {
 		name := "placer" + strconv.Itoa(i+1)
-		config, err := c.configure("placer", name, map[string]any{"Name": name, "Consul": c.consulAddr, "Nomad": c.nomadAddr})
+		config, err := c.configure("placer", name, map[string]any{
+			"Name": name, "Consul": c.consulAddr, "Nomad": c.nomadAddr, "ConsulToken": c.tokens.placer.Consul, "NomadToken": c.tokens.placer.Nomad,
+		})
 		if err != nil {
 			return err
 		}

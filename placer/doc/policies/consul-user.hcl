@@ -1,0 +1,5 @@
+# Consul policy of people who look: muster gangs, gang, nodes. global is Nomad's region.
+
+key_prefix "muster/global/" {
+  policy = "read"
+}
