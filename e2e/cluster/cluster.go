@@ -30,15 +30,15 @@ const Region = "global"
 type Config struct {
 	Name    string // of the cluster's log folder
 	Nodes   []Node
-	Placers int  // 0: one
+	Placers int // 0: one
 	// Heartbeat is how long Nomad's server waits for a client's sign of life at least, and its grace on top: after one to
 	// three times as long a silent client counts as lost. 0: Nomad's own, 10 s.
 	Heartbeat time.Duration
 	// ACL makes Nomad and Consul refuse whoever lacks the right; placers, plugins and the muster command of a user get
 	// tokens with the policies of placer/doc/policies.
-	ACL bool
-	Docker  bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
-	Dev     bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
+	ACL    bool
+	Docker bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
+	Dev    bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
 }
 
 // Cluster is a running cluster.

@@ -152,6 +152,17 @@ func startTime(pid int) (time.Duration, bool) {
 	return time.Duration(ticks) * clockTick, err == nil
 }
 
+// parentOf is the process that started another; field 4 of its stat. 0: it has ended.
+func parentOf(pid int) int {
+	stat := procFile(pid, "stat")
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, _ := strconv.Atoi(fields[1]) // the kernel writes a number
+	return parent
+}
+
 // uptime is how long the machine has run, the clock of process start times.
 func uptime() time.Duration {
 	text, err := os.ReadFile("/proc/uptime")

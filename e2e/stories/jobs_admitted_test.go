@@ -20,6 +20,7 @@ func TestJobsAreAdmitted(t *testing.T) {
 		filepath.Join("jobs", "gang.nomad.hcl"):           append(gang, "nodes=n1|n2", "locality=rack", "relax_after=20s"),
 		filepath.Join("jobs", "restart.nomad.hcl"):        append(gang, "driver=raw_exec", "template=x"),
 		filepath.Join("jobs", "checkpoint.nomad.hcl"):     append(gang, "checkpoint_path=/tmp/x", "checkpoint_interval=5s"),
+		filepath.Join("jobs", "groups.nomad.hcl"):         {"gang=tested", "first=1", "second=8", "program=/bin/true", "nodes=n1|n2"},
 		filepath.Join("..", "demo", "pretrain.nomad.hcl"): {"program=/bin/true"},
 		filepath.Join("..", "demo", "finetune.nomad.hcl"): {"program=/bin/true", "checkpoints=/tmp/x"},
 		examples("torchrun.nomad.hcl"):                    {"members=2", "gpus=2"},

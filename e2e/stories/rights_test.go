@@ -49,11 +49,7 @@ func waitsChecksAndFinishes(s *stage) {
 	s.awaitFinished("allowed", endWithin)
 	must.SliceNotEmpty(s.t, files(s.t, dir))
 	s.evaluate("allowed") // Nomad would run it again, but the placer has the right to end it
-	s.await("job allowed to be over", seconds(20), func() (bool, string) {
-		job, _, err := s.Nomad.Jobs().Info("allowed", nil)
-		must.NoError(s.t, err)
-		return *job.Status == "dead", *job.Status
-	})
+	s.awaitOver("allowed")
 }
 
 // missesSubmitJob: without the right submit-job gangs run as before, and the placer says once what is missing.

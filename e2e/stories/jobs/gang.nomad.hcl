@@ -27,6 +27,12 @@ variable "nodes" {
   description = "Regular expression of the names of the nodes that may be used; empty: all"
 }
 
+variable "job" {
+  type        = string
+  default     = ""
+  description = "The job's ID; empty: the gang's name"
+}
+
 variable "locality" {
   type    = string
   default = "any"
@@ -38,8 +44,8 @@ variable "relax_after" {
 }
 
 job "gang" {
-  id   = var.gang
-  name = var.gang
+  id   = var.job == "" ? var.gang : var.job
+  name = var.job == "" ? var.gang : var.job
   type = "batch"
 
   dynamic "constraint" {
