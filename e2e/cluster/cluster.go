@@ -195,3 +195,15 @@ func (c *Cluster) Client(node string) *Client {
 	}
 	return nil
 }
+
+// Process returns a program by its name, for example "nomad-server".
+func (c *Cluster) Process(name string) *Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.processes {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}

@@ -81,3 +81,6 @@ func (c *Cluster) Gang(ctx context.Context, name string) (ledger.Gang, error) {
 
 // ConsulURL is the address of Consul's API.
 func (c *Cluster) ConsulURL() string { return "http://" + c.consulAddr }
+
+// NomadRPC is where Nomad's server takes RPC, host:port.
+func (c *Cluster) NomadRPC() string { return c.nomadRPC }

@@ -163,6 +163,28 @@ func parentOf(pid int) int {
 	return parent
 }
 
+// CPUTime is how long the program has used a core until now; fields 14 and 15 of its stat.
+func (p *Process) CPUTime() time.Duration {
+	stat := procFile(p.PID(), "stat")
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(fields[11], 10, 64) // the kernel writes numbers
+	system, _ := strconv.ParseInt(fields[12], 10, 64)
+	return time.Duration(user+system) * clockTick
+}
+
+// ResidentMiB is the memory that the program has in use; field 2 of its statm.
+func (p *Process) ResidentMiB() int64 {
+	fields := strings.Fields(string(procFile(p.PID(), "statm")))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64) // the kernel writes a number
+	return pages * int64(os.Getpagesize()) >> 20
+}
+
 // uptime is how long the machine has run, the clock of process start times.
 func uptime() time.Duration {
 	text, err := os.ReadFile("/proc/uptime")
