@@ -81,7 +81,7 @@ func (r *reader) nameGang(gang *Gang, targets []target) {
 		at := r.valueAt(targets[i])
 		gangName, groupName, named := strings.Cut(group.Value, "/")
 		if err := CheckName(gangName); err != nil {
-			r.refuse(at, `write a name such as "resnet50"`, "%q can't name a gang: %s", gangName, err)
+			r.refuse(at, `write a name such as "resnet50"`, "%q can't name a gang: %s", shown(gangName), err)
 			continue
 		}
 		if gang.Name == "" {

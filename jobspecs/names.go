@@ -17,15 +17,23 @@ func CheckName(name string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("it is empty")
-	case len(name) > MaxNameLength:
-		return fmt.Errorf("it has %d characters, the most is %d", len(name), MaxNameLength)
 	case !isNameText(name):
 		return fmt.Errorf("it must start with a letter a-z and go on with a-z, 0-9, dot, underscore or hyphen")
+	case len(name) > MaxNameLength:
+		return fmt.Errorf("it has %d characters, the most is %d", len(name), MaxNameLength)
 	}
 	if _, isText := psstructs.ParseAttribute(name).GetString(); !isText {
 		return fmt.Errorf("Nomad reads it as a number, a bool or a size, so it would never match") //nolint:staticcheck // Nomad is a name
 	}
 	return nil
+}
+
+// shown is a name as a message quotes it: as much of it as could be a name.
+func shown(name string) string {
+	if runes := []rune(name); len(runes) > MaxNameLength {
+		return string(runes[:MaxNameLength]) + "..."
+	}
+	return name
 }
 
 func isNameText(name string) bool {
