@@ -85,25 +85,25 @@ func (s *stage) newEnvelope() *envelope {
 		must.NoError(s.t, err)
 		return len(snapshot.Tables) == envelopeNodes, fmt.Sprintf("%d of %d", len(snapshot.Tables), envelopeNodes)
 	})
-	for i := range envelopeHolders {
-		s.register("holder-"+strconv.Itoa(i), envelopeNodes/envelopeHolders, fleet.GPUs)
+	for i := range envelopeHolders { // one after the other, so that Nomad places each well within the placer's deadline
+		e.hold("holder-" + strconv.Itoa(i))
 	}
-	s.await("all nodes to be held by running gangs", seconds(300), func() (bool, string) {
-		_, err := f.Offer(s.ctx)
-		must.NoError(s.t, err)
-		running := 0
-		for i := range envelopeHolders {
-			name := "holder-" + strconv.Itoa(i)
-			_, err := f.Run(s.ctx, s.Nomad, name)
-			must.NoError(s.t, err)
-			if s.document(name).State == ledger.GangRunning {
-				running++
-			}
-		}
-		return running == envelopeHolders, fmt.Sprintf("%d of %d gangs run", running, envelopeHolders)
-	})
 	e.awaitQuiet()
 	return e
+}
+
+// hold submits a gang over its share of the nodes and waits until it runs.
+func (e *envelope) hold(name string) {
+	e.t.Helper()
+	e.register(name, envelopeNodes/envelopeHolders, fleet.GPUs)
+	e.await("gang "+name+" to run", seconds(120), func() (bool, string) {
+		_, err := e.fleet.Offer(e.ctx)
+		must.NoError(e.t, err)
+		_, err = e.fleet.Run(e.ctx, e.Nomad, name)
+		must.NoError(e.t, err)
+		doc := e.document(name)
+		return doc.State == ledger.GangRunning, describe(doc)
+	})
 }
 
 // register submits a gang of jobs/gang.nomad.hcl through Nomad's API: two hundred processes would be measured, too.
