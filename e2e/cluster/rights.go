@@ -108,8 +108,7 @@ func (c *Cluster) consulToken(ctx context.Context, part, owner string) (string, 
 	if err != nil {
 		return "", err
 	}
-	// The files are of a node n1 and a placer's host p1, each with a Consul agent of the same name. Here all use one agent.
-	rules = strings.NewReplacer(`session "n1"`, `session "consul"`, `"p1"`, `"consul"`, `/n1"`, `/`+owner+`"`, `/n1/`, `/`+owner+`/`).Replace(rules)
+	rules = onThisAgent(rules, owner)
 	write := (&consul.WriteOptions{}).WithContext(ctx)
 	policy, _, err := c.Consul.ACL().PolicyCreate(&consul.ACLPolicy{Name: part + "-" + owner, Rules: rules}, write)
 	if err != nil {
@@ -120,6 +119,12 @@ func (c *Cluster) consulToken(ctx context.Context, part, owner string) (string, 
 		return "", fmt.Errorf("Consul's token of the %s: %w", part, err) //nolint:staticcheck // Consul is a name
 	}
 	return token.SecretID, nil
+}
+
+// onThisAgent makes a policy one of a node of a cluster. The files are of a node n1 and a placer's host p1, each with a
+// Consul agent of the same name; here all use one agent.
+func onThisAgent(rules, node string) string {
+	return strings.NewReplacer(`session "n1"`, `session "consul"`, `"p1"`, `"consul"`, `/n1"`, `/`+node+`"`, `/n1/`, `/`+node+`/`).Replace(rules)
 }
 
 // Policy reads one of the project's policies, for example "nomad-placer".
