@@ -137,7 +137,7 @@ func newMark() (leftover.Mark, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	steps := []func(context.Context) error{c.startDocker, c.startConsul, c.startServer, c.grantRights, c.startPlacers, c.startClients, c.awaitReady}
+	steps := []func(context.Context) error{c.startDocker, c.startConsul, c.startServer, c.awaitServers, c.grantRights, c.startPlacers, c.startClients, c.awaitReady}
 	if c.config.Dev {
 		steps = []func(context.Context) error{c.startDevConsul, c.startDevNomad, c.startPlacers, c.awaitReady}
 	}

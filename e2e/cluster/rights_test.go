@@ -57,6 +57,7 @@ func startConsulOnly(t *testing.T) *Cluster {
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, c.Stop(t.Failed())) })
 	must.NoError(t, c.startConsul(ctx))
+	must.NoError(t, c.awaitConsul(ctx, c.consulAddr))
 	return c
 }
 

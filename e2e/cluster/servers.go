@@ -21,7 +21,7 @@ const readyWithin = 60 * time.Second
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-func (c *Cluster) startConsul(ctx context.Context) error {
+func (c *Cluster) startConsul(context.Context) error {
 	ports, err := c.ports.takeThree()
 	if err != nil {
 		return err
@@ -37,10 +37,16 @@ func (c *Cluster) startConsul(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.newProcess("consul", c.binaries.Consul, []string{"agent", "-config-file", config}, nil).Start(); err != nil {
+	c.consulAddr = loopback(ports[0])
+	return c.newProcess("consul", c.binaries.Consul, []string{"agent", "-config-file", config}, nil).Start()
+}
+
+// awaitServers waits for both servers: each takes its time to elect itself, and they need not do so one after the other.
+func (c *Cluster) awaitServers(ctx context.Context) error {
+	if err := c.awaitConsul(ctx, c.consulAddr); err != nil {
 		return err
 	}
-	return c.awaitConsul(ctx, loopback(ports[0]))
+	return c.awaitNomad(ctx, c.nomadAddr)
 }
 
 // awaitConsul waits until Consul has a leader and this agent is registered, which sessions need.
@@ -57,7 +63,7 @@ func (c *Cluster) awaitConsul(ctx context.Context, address string) error {
 	})
 }
 
-func (c *Cluster) startServer(ctx context.Context) error {
+func (c *Cluster) startServer(context.Context) error {
 	ports, err := c.ports.takeThree()
 	if err != nil {
 		return err
@@ -69,11 +75,8 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.newProcess("nomad-server", c.binaries.Nomad, []string{"agent", "-config", config}, nil).Start(); err != nil {
-		return err
-	}
-	c.nomadRPC = loopback(ports[1])
-	return c.awaitNomad(ctx, "http://"+loopback(ports[0]))
+	c.nomadRPC, c.nomadAddr = loopback(ports[1]), "http://"+loopback(ports[0])
+	return c.newProcess("nomad-server", c.binaries.Nomad, []string{"agent", "-config", config}, nil).Start()
 }
 
 // heartbeat is a time between signs of life as Nomad's configuration says it; empty: Nomad's own.

@@ -121,9 +121,9 @@ func newNode(i int) *node {
 				"muster": {Detected: true, Healthy: true}, "raw_exec": {Detected: true, Healthy: true},
 			},
 			NodeResources: &structs.NodeResources{
-				Cpu:    structs.NodeCpuResources{CpuShares: 256000, TotalCpuCores: 128},
-				Memory: structs.NodeMemoryResources{MemoryMB: 2 << 20},
-				Disk:   structs.NodeDiskResources{DiskMB: 2 << 20},
+				Cpu:      structs.NodeCpuResources{CpuShares: 256000, TotalCpuCores: 128},
+				Memory:   structs.NodeMemoryResources{MemoryMB: 2 << 20},
+				Disk:     structs.NodeDiskResources{DiskMB: 2 << 20},
 				Networks: structs.Networks{{Mode: "host", Device: "eth0", CIDR: "127.0.0.1/32", IP: "127.0.0.1", MBits: 1000}},
 				NodeNetworks: []*structs.NodeNetworkResource{{
 					Mode: "host", Device: "eth0",

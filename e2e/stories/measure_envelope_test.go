@@ -30,7 +30,7 @@ const (
 	envelopeNodes   = 500
 	envelopeHolders = 4
 	envelopeWaiting = 200
-	envelopeRounds  = 11
+	envelopeRounds  = 5
 )
 
 // TestMeasureEnvelope prints, with MUSTER_MEASURE=1, what 200 waiting gangs beside 500 nodes that each offer a slot cost:
@@ -120,18 +120,14 @@ func (s *stage) register(name string, count, gpus int) {
 func (e *envelope) measure() {
 	e.t.Helper()
 	e.t.Logf("  an ordinary job's evaluation, nothing else happening: %s", spread(e.latencies(func(int) {})))
-	var evals []int
-	var busy []time.Duration
+	var waves []wave
 	for i := range envelopeRounds {
-		n, took := e.wave(1, i)
-		evals, busy = append(evals, n), append(busy, took)
+		waves = append(waves, e.change(1, i))
 	}
-	slices.Sort(evals)
-	e.t.Logf("  one slot changes: %d evaluations (%d to %d); Nomad is idle again after %s", evals[len(evals)/2], evals[0], evals[len(evals)-1], spread(busy))
+	e.t.Logf("  one slot changes: %s", describeWaves(waves))
 	e.t.Logf("  an ordinary job's evaluation just after a slot has changed: %s", spread(e.latencies(e.touch)))
-	n, took := e.wave(envelopeNodes/envelopeHolders, 0)
-	e.t.Logf("  %d slots change at once, as when a gang of so many nodes is granted: %d evaluations; Nomad is idle again after %s",
-		envelopeNodes/envelopeHolders, n, took.Round(time.Millisecond))
+	const share = envelopeNodes / envelopeHolders
+	e.t.Logf("  %d slots change at once, as when a gang of so many nodes is granted: %s", share, describeWaves([]wave{e.change(share, 0)}))
 	e.resources()
 }
 
@@ -173,16 +169,40 @@ func (e *envelope) ordinaryJob() time.Duration {
 	}
 }
 
-// wave changes slots and returns how many evaluations that caused and how long Nomad was busy with them.
-func (e *envelope) wave(slots, first int) (evals int, busy time.Duration) {
+// wave is what a change of slots caused.
+type wave struct {
+	evaluations int           // of batch jobs, processed by Nomad's schedulers
+	busy        time.Duration // until the last of them
+	server      time.Duration // of a core, used by Nomad's server
+	placer      time.Duration // of a core, used by the placer
+}
+
+// change changes slots and waits until Nomad is idle again.
+func (e *envelope) change(slots, first int) wave {
 	e.t.Helper()
 	e.awaitQuiet()
-	before, began := e.evaluations(), time.Now()
+	server, placer := e.Process("nomad-server"), e.Placers[0]
+	before, began, serverUsed, placerUsed := e.evaluations(), time.Now(), server.CPUTime(), placer.CPUTime()
 	for i := range slots {
 		e.touch(first + i)
 	}
 	after, last := e.settle()
-	return int(after - before), max(last.Sub(began), 0)
+	return wave{int(after - before), max(last.Sub(began), 0), server.CPUTime() - serverUsed, placer.CPUTime() - placerUsed}
+}
+
+// describeWaves says what one of them costs.
+func describeWaves(waves []wave) string {
+	evaluations, busy := 0, make([]time.Duration, 0, len(waves))
+	var server, placer time.Duration
+	for _, w := range waves {
+		evaluations += w.evaluations
+		server += w.server
+		placer += w.placer
+		busy = append(busy, w.busy)
+	}
+	n := len(waves)
+	return fmt.Sprintf("%d evaluations, %s of CPU in Nomad's server and %s in the placer; Nomad is idle again after %s",
+		evaluations/n, (server / time.Duration(n)).Round(time.Millisecond), (placer / time.Duration(n)).Round(time.Millisecond), spread(busy))
 }
 
 // settle waits until no evaluation has been processed for a second, and returns their number and when the last one was.
