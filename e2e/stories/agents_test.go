@@ -34,6 +34,7 @@ func (s *stage) nodeReady(name string) (bool, string) {
 	if err != nil {
 		return false, err.Error()
 	}
+	defer agent.Close() // an agent takes a hundred connections at a time, and this is asked again and again
 	self, err := agent.Agent().Self()
 	if err != nil {
 		return false, "its agent does not answer: " + err.Error()
