@@ -92,7 +92,7 @@ func try(t *testing.T, c *Cluster, blocks []string, work func(context.Context, *
 // leadOnce leads and hands over at once. The parts of a leader's work all lie below one prefix.
 func leadOnce(ctx context.Context, book *ledger.Ledger) error {
 	return book.Campaign(ctx, ledger.CandidateSpec{Name: "tested"}, func(ctx context.Context, lease ledger.Lease) error {
-		_, _, err := book.EnsureEpoch(ctx, lease)
+		_, err := book.NewEpoch(ctx, lease)
 		return err
 	})
 }

@@ -42,7 +42,7 @@ func TestEdits(t *testing.T) {
 func silentForAWhile(s *stage) {
 	release := s.submitUntil(gang{name: "steady", count: 3, gpus: 8, nodes: "n1|n2|n3"})
 	before := s.awaitWhole("steady", 3, startWithin)
-	placed := s.awaitRunning("steady", 3)
+	placed := s.awaitKnown("steady", 3)
 
 	client := s.Client("n2")
 	must.NoError(s.t, client.Signal(syscall.SIGSTOP))
@@ -91,9 +91,9 @@ func (s *stage) allocations(job string) map[string]string {
 	return states
 }
 
-// awaitRunning waits until Nomad's servers know that all members of a gang run, which its clients tell them a little after
+// awaitKnown waits until Nomad's servers know that all members of a gang run, which its clients tell them a little after
 // the fact: a member of which they have not heard yet is lost with its node, whatever the job allows.
-func (s *stage) awaitRunning(job string, size int) map[string]string {
+func (s *stage) awaitKnown(job string, size int) map[string]string {
 	s.t.Helper()
 	var states map[string]string
 	s.await("Nomad to know that "+job+" runs", startWithin, func() (bool, string) {
