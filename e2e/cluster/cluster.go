@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -32,7 +33,25 @@ type Config struct {
 	Nodes   []Node
 	Placers int  // 0: one
 	Docker  bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
+	Limits  Limits
 	Dev     bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
+}
+
+// Limits are how long things may take and how often they may fail. Zero values are what most stories have.
+type Limits struct {
+	FenceTime         time.Duration // 30 s
+	PlacementDeadline time.Duration // 60 s
+	MaxFailures       int           // 8
+	// Heartbeat is the least time in which Nomad's server hears of each client, and the grace that it gives. Default:
+	// Nomad's 10 s.
+	Heartbeat time.Duration
+}
+
+func (l Limits) orDefault() Limits {
+	return Limits{
+		FenceTime: cmp.Or(l.FenceTime, 30*time.Second), PlacementDeadline: cmp.Or(l.PlacementDeadline, time.Minute),
+		MaxFailures: cmp.Or(l.MaxFailures, 8), Heartbeat: cmp.Or(l.Heartbeat, 10*time.Second),
+	}
 }
 
 // Cluster is a running cluster.
@@ -68,7 +87,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a test cluster needs root: Nomad clients mount, make device nodes and use cgroups")
 	}
-	config.Placers = max(config.Placers, 1)
+	config.Placers, config.Limits = max(config.Placers, 1), config.Limits.orDefault()
 	binaries, err := Build(ctx)
 	if err != nil {
 		return nil, err

@@ -59,6 +59,7 @@ func (c *Cluster) startServer(ctx context.Context) error {
 	}
 	config, err := c.configure("server", "nomad-server", map[string]any{
 		"Dir": filepath.Join(c.Dir(), "server"), "HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Consul": c.consulAddr,
+		"Heartbeat": c.config.Limits.Heartbeat,
 	})
 	if err != nil {
 		return err
@@ -86,7 +87,9 @@ func (c *Cluster) awaitNomad(ctx context.Context, address string) error {
 func (c *Cluster) startPlacers(context.Context) error {
 	for i := range c.config.Placers {
 		name := "placer" + strconv.Itoa(i+1)
-		config, err := c.configure("placer", name, map[string]any{"Name": name, "Consul": c.consulAddr, "Nomad": c.nomadAddr})
+		config, err := c.configure("placer", name, map[string]any{
+			"Name": name, "Consul": c.consulAddr, "Nomad": c.nomadAddr, "Limits": c.config.Limits,
+		})
 		if err != nil {
 			return err
 		}
