@@ -274,8 +274,8 @@ func nodesLost(s *stage) {
 	s.loseData("n3", wiped)
 	s.reboot("n4", booted)
 
-	wiped = s.awaitMoved("wiped", 1, wiped)
-	booted = s.awaitMoved("booted", 1, booted)
+	s.awaitMoved("wiped", 1, wiped)
+	s.awaitMoved("booted", 1, booted)
 	s.t.Logf("both run again %s after the node fell silent", time.Since(frozen).Round(time.Second))
 	moved := s.awaitMoved("gone", 2, gone)
 	s.t.Logf("the gang of the lost node runs again %s after it fell silent", time.Since(frozen).Round(time.Second))
