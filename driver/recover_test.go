@@ -122,6 +122,7 @@ func TestSupervisorDies(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, syscall.Kill(supervisor, syscall.SIGKILL))
 	must.ErrorContains(t, task.wait().Err, "the task's supervisor died")
+	eventually(t, "its last word tells that nobody knows how it ended", func() bool { return w.member(0).Lost })
 	w.noClaims()
 }
 

@@ -4,6 +4,8 @@
 package cluster
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,7 +65,7 @@ func (n *Client) WipeData() error {
 
 // Reboot is what a start of the machine does beside ending the agent, which must have been ended: the processes of all
 // tasks are gone, and the boot ID is another.
-func (c *Cluster) Reboot(n *Client) error {
+func (c *Cluster) Reboot(ctx context.Context, n *Client) error {
 	for _, path := range c.Mark.Cgroups() {
 		if !strings.Contains(path, string(c.Mark)+"-"+n.Node.Name+tasksSuffix) {
 			continue
@@ -78,5 +80,16 @@ func (c *Cluster) Reboot(n *Client) error {
 			}
 		}
 	}
-	return n.NewBoot(false)
+	err := Poll(ctx, "the cgroups of node "+n.Node.Name+" to be gone", readyWithin, func(context.Context) (bool, string) {
+		left := ""
+		for _, path := range c.Mark.Cgroups() {
+			if strings.Contains(path, string(c.Mark)+"-"+n.Node.Name+tasksSuffix) {
+				if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+					left = err.Error()
+				}
+			}
+		}
+		return left == "", left
+	})
+	return errors.Join(err, n.NewBoot(false))
 }

