@@ -62,7 +62,7 @@ func (p *Plugin) sweepLost(ctx context.Context) {
 		}
 		p.logger.Warn("ending a task that Nomad's client has lost with its data", "dir", dir,
 			"alloc_id", saved.Seat.Allocation, "gang", saved.Seat.Gang, "rank", saved.Seat.Rank)
-		p.care[dir] = saved.Seat
+		p.care[dir] = care{seat: saved.Seat}
 		go func() {
 			err := p.clear(ctx, l, dir, saved.Seat, p.logger)
 			p.mu.Lock()

@@ -113,7 +113,9 @@ func (s *stage) awaitDead(job string) {
 		must.NoError(s.t, err)
 		allocs, _, err := s.Nomad.Jobs().Allocations(job, false, nil)
 		must.NoError(s.t, err)
-		living := slices.ContainsFunc(allocs, func(a *nomad.AllocationListStub) bool { return a.ClientStatus == "running" || a.ClientStatus == "pending" })
+		living := slices.ContainsFunc(allocs, func(a *nomad.AllocationListStub) bool {
+			return a.ClientStatus == "running" || a.ClientStatus == "pending"
+		})
 		// After a node was lost Nomad keeps an evaluation for its return, and calls even a stopped job pending meanwhile.
 		return *info.Status == "dead" || *info.Stop && !living, *info.Status
 	})
