@@ -68,8 +68,8 @@ func conclude(m *ledger.Member, end outcome) {
 	if m.Ended == nil {
 		m.Ended = &now
 	}
-	m.State, m.Why = end.state, end.why
-	if m.Started != nil {
+	m.State, m.Why, m.Lost = end.state, end.why, errors.Is(end.result.Err, launch.ErrLost)
+	if m.Started != nil && !m.Lost {
 		code := end.result.ExitCode
 		if end.result.Signal != 0 {
 			code = 128 + end.result.Signal

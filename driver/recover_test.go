@@ -122,6 +122,7 @@ func TestSupervisorDies(t *testing.T) {
 	must.NoError(t, err)
 	must.NoError(t, syscall.Kill(supervisor, syscall.SIGKILL))
 	must.ErrorContains(t, task.wait().Err, "the task's supervisor died")
+	eventually(t, "its last word tells that nobody knows how it ended", func() bool { return w.member(0).Lost })
 	w.noClaims()
 }
 
@@ -155,6 +156,21 @@ func TestSweepLeavesRunningTasksAlone(t *testing.T) {
 	must.NoError(t, task.recover())
 	task.touch("go")
 	must.True(t, task.wait().Successful())
+}
+
+func TestSweepEndsTasksThatNomadHasLost(t *testing.T) {
+	w := newWorld(t, 1)
+	task := w.client(0).start(untilGo)
+	task.everHas("started")
+	pid := pidOf(t, task)
+	task.restart()
+	task.plugin.sweepLost(t.Context())
+	must.Eq(t, 1, w.claims(0))
+	must.NoError(t, syscall.Kill(pid, 0), must.Sprint("Nomad may still recover it"))
+	must.NoError(t, os.RemoveAll(task.cfg.AllocDir))
+	task.plugin.sweepLost(t.Context())
+	w.noClaims()
+	must.Error(t, syscall.Kill(pid, 0))
 }
 
 // Nomad could not recover a task and starts it again: what is left of it ends first, and its claim is never without an

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/nomad-muster/muster/driver/gang"
@@ -18,11 +19,13 @@ const (
 	sweepAfter = 2 * time.Minute
 	// sweepEvery is how often claims that nobody cares for are looked for again.
 	sweepEvery = time.Minute
+	// lostEvery is how often tasks are looked for that Nomad can't recover.
+	lostEvery = 5 * time.Second
 )
 
-// sweepLocked begins to look for directories of tasks that Nomad does not know any more (their end was cut short by a
-// restart of the plugin, or the agent has lost its state), to end their claims. A task whose processes still run is left
-// alone: who lost it must decide.
+// sweepLocked begins to look for directories of tasks that Nomad does not know any more, to end their claims. A task whose
+// end was cut short by a restart of the plugin is cleared away when Nomad has had its time to recover it, and left alone
+// while its processes still run. One that Nomad has lost with its data is ended at once: nobody will ever hear of it.
 func (p *Plugin) sweepLocked() {
 	if p.sweeping {
 		return
@@ -31,16 +34,52 @@ func (p *Plugin) sweepLocked() {
 	go func() {
 		timer := time.NewTimer(sweepAfter)
 		defer timer.Stop()
+		look := time.NewTicker(lostEvery)
+		defer look.Stop()
 		for {
 			select {
 			case <-p.ctx.Done():
 				return
+			case <-look.C:
+				p.sweepLost(p.ctx)
 			case <-timer.C:
 				p.sweep(p.ctx)
 				timer.Reset(sweepEvery)
 			}
 		}
 	}()
+}
+
+// sweepLost ends the tasks that Nomad has lost, each in the background: processes may take long to go.
+func (p *Plugin) sweepLost(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.ledger
+	for _, dir := range p.dirsLocked() {
+		saved, err := loadTask(dir)
+		if _, cared := p.care[dir]; cared || err != nil || !lost(saved) {
+			continue
+		}
+		p.logger.Warn("ending a task that Nomad's client has lost with its data", "dir", dir,
+			"alloc_id", saved.Seat.Allocation, "gang", saved.Seat.Gang, "rank", saved.Seat.Rank)
+		p.care[dir] = care{seat: saved.Seat}
+		go func() {
+			err := p.clear(ctx, l, dir, saved.Seat, p.logger)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if delete(p.care, dir); err != nil {
+				p.logger.Warn("a task that Nomad has lost can't be cleared away", "dir", dir, "error", err)
+			}
+		}()
+	}
+}
+
+// lost says whether Nomad's client can't know a task any more: the folder of its allocation is gone, which outlives the
+// task otherwise, and the folder of all allocations is there.
+func lost(t savedTask) bool {
+	_, err := os.Stat(t.Config.AllocDir)
+	_, parent := os.Stat(filepath.Dir(t.Config.AllocDir))
+	return t.Config.AllocDir != "" && errors.Is(err, os.ErrNotExist) && parent == nil
 }
 
 // sweep clears what is to be cleared now.

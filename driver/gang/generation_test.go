@@ -16,7 +16,9 @@ import (
 )
 
 func TestHear(t *testing.T) {
-	run := func(generation int, phase ledger.RunPhase) ledger.Run { return ledger.Run{Generation: generation, Phase: phase} }
+	run := func(generation int, phase ledger.RunPhase) ledger.Run {
+		return ledger.Run{Generation: generation, Phase: phase}
+	}
 	cases := map[string]struct {
 		run  ledger.Run
 		want Word

@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -27,6 +28,7 @@ const (
 // Node is one made-up GPU machine.
 type Node struct {
 	Name     string
+	As       string            // its name in Nomad; empty: Name
 	Topology map[string]string // level -> label
 	Machine  fakenvml.Machine
 }
@@ -57,6 +59,16 @@ func (c *Cluster) startClients(ctx context.Context) error {
 	return nil
 }
 
+// AddClient starts the client of one more node.
+func (c *Cluster) AddClient(ctx context.Context, node Node) (*Client, error) {
+	client, err := c.newClient(ctx, len(c.Clients), node)
+	if err != nil {
+		return nil, err
+	}
+	c.Clients = append(c.Clients, client)
+	return client, client.Start()
+}
+
 func (c *Cluster) newClient(ctx context.Context, i int, node Node) (*Client, error) {
 	client, err := c.prepareClient(node)
 	if err != nil {
@@ -72,7 +84,7 @@ func (c *Cluster) newClient(ctx context.Context, i int, node Node) (*Client, err
 	client.HTTP = "http://" + loopback(ports[0])
 	first := 20000 + i*dynamicPorts
 	config, err := c.configure("client", client.Node.Name, map[string]any{
-		"Node": node.Name, "Mark": c.Mark, "Dir": client.Dir, "Plugins": c.plugins(),
+		"Node": cmp.Or(node.As, node.Name), "Mark": c.Mark, "Dir": client.Dir, "Plugins": c.plugins(),
 		"HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Server": c.nomadRPC, "Consul": c.consulAddr,
 		"CPU": nodeCPUMHz, "Memory": NodeMemoryMB, "FirstDynamic": first, "LastDynamic": first + dynamicPorts - 1,
 		"Docker": c.dockerAddr, "Drivers": c.drivers(), "ACL": c.config.ACL,

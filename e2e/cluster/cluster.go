@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -31,14 +32,29 @@ type Config struct {
 	Name    string // of the cluster's log folder
 	Nodes   []Node
 	Placers int // 0: one
-	// Heartbeat is how long Nomad's server waits for a client's sign of life at least, and its grace on top: after one to
-	// three times as long a silent client counts as lost. 0: Nomad's own, 10 s.
-	Heartbeat time.Duration
+	Limits  Limits
 	// ACL makes Nomad and Consul refuse whoever lacks the right; placers, plugins and the muster command of a user get
 	// tokens with the policies of placer/doc/policies.
 	ACL    bool
 	Docker bool // a Docker daemon of its own, for at most one node: Nomad ends containers that its client does not know
 	Dev    bool // agents in their -dev modes: one Nomad agent that is server and (the first) node's client at once
+}
+
+// Limits are how long things may take and how often they may fail. Zero values are what most stories have.
+type Limits struct {
+	FenceTime         time.Duration // 30 s
+	PlacementDeadline time.Duration // 60 s
+	MaxFailures       int           // 8
+	// Heartbeat is the least time in which Nomad's server hears of each client, and the grace that it gives. Default:
+	// Nomad's 10 s.
+	Heartbeat time.Duration
+}
+
+func (l Limits) orDefault() Limits {
+	return Limits{
+		FenceTime: cmp.Or(l.FenceTime, 30*time.Second), PlacementDeadline: cmp.Or(l.PlacementDeadline, time.Minute),
+		MaxFailures: cmp.Or(l.MaxFailures, 8), Heartbeat: cmp.Or(l.Heartbeat, 10*time.Second),
+	}
 }
 
 // Cluster is a running cluster.
@@ -75,7 +91,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a test cluster needs root: Nomad clients mount, make device nodes and use cgroups")
 	}
-	config.Placers = max(config.Placers, 1)
+	config.Placers, config.Limits = max(config.Placers, 1), config.Limits.orDefault()
 	binaries, err := Build(ctx)
 	if err != nil {
 		return nil, err

@@ -70,21 +70,13 @@ func (c *Cluster) startServer(context.Context) error {
 	}
 	config, err := c.configure("server", "nomad-server", map[string]any{
 		"Dir": filepath.Join(c.Dir(), "server"), "HTTP": ports[0], "RPC": ports[1], "Serf": ports[2], "Consul": c.consulAddr,
-		"ACL": c.config.ACL, "Heartbeat": heartbeat(c.config.Heartbeat),
+		"ACL": c.config.ACL, "Heartbeat": c.config.Limits.Heartbeat,
 	})
 	if err != nil {
 		return err
 	}
 	c.nomadRPC, c.nomadAddr = loopback(ports[1]), "http://"+loopback(ports[0])
 	return c.newProcess("nomad-server", c.binaries.Nomad, []string{"agent", "-config", config}, nil).Start()
-}
-
-// heartbeat is a time between signs of life as Nomad's configuration says it; empty: Nomad's own.
-func heartbeat(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	return d.String()
 }
 
 func (c *Cluster) awaitNomad(ctx context.Context, address string) error {
@@ -105,6 +97,7 @@ func (c *Cluster) startPlacers(context.Context) error {
 		name := "placer" + strconv.Itoa(i+1)
 		config, err := c.configure("placer", name, map[string]any{
 			"Name": name, "Consul": c.consulAddr, "Nomad": c.nomadAddr, "ConsulToken": c.tokens.placer.Consul, "NomadToken": c.tokens.placer.Nomad,
+			"Limits": c.config.Limits,
 		})
 		if err != nil {
 			return err

@@ -23,7 +23,7 @@ import (
 func TestEdits(t *testing.T) {
 	nodes := cluster.FourNodes()
 	nodes[3] = cluster.Node{Name: "n4", Topology: nodes[3].Topology, Machine: fakenvml.HGX8("n4")}
-	c := startCluster(t, cluster.Config{Name: "edits", Nodes: nodes, Heartbeat: seconds(3)})
+	c := startCluster(t, cluster.Config{Name: "edits", Nodes: nodes, Limits: cluster.Limits{Heartbeat: seconds(3)}})
 	for _, story := range []struct {
 		name string
 		told func(s *stage)
@@ -156,20 +156,6 @@ func editedWhileRunning(s *stage) {
 	must.Eq(s.t, 20*60, s.awaitOver("tuned").Spec.RelaxAfterS)
 	must.Eq(s.t, 1, s.awaitOver("elastic").Spec.Size())
 	s.awaitOver("restless")
-}
-
-// awaitOver waits until a gang has finished and Nomad will not run its job again. How many allocations are complete says
-// nothing when the job was edited, and after a blip a stopped job stays pending: Nomad keeps an evaluation for when
-// max_client_disconnect has passed.
-func (s *stage) awaitOver(name string) ledger.Gang {
-	s.t.Helper()
-	doc := s.awaitState(name, ledger.GangFinished, endWithin)
-	s.await("job "+name+" to be over", endWithin, func() (bool, string) {
-		job, _, err := s.Nomad.Jobs().Info(name, nil)
-		must.NoError(s.t, err)
-		return *job.Status == "dead" || *job.Stop, "it is " + *job.Status
-	})
-	return doc
 }
 
 // awaitAnew waits until a gang runs whole with other processes than before.

@@ -40,7 +40,7 @@ func TestMeasureEnvelope(t *testing.T) {
 	if os.Getenv("MUSTER_MEASURE") == "" {
 		t.Skip("set MUSTER_MEASURE=1 to measure")
 	}
-	c := startCluster(t, cluster.Config{Name: "envelope", Heartbeat: time.Hour})
+	c := startCluster(t, cluster.Config{Name: "envelope", Limits: cluster.Limits{Heartbeat: time.Hour}})
 	s := &stage{t: t, ctx: t.Context(), Cluster: c}
 	e := s.newEnvelope()
 

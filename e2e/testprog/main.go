@@ -28,6 +28,8 @@ type options struct {
 	takes      time.Duration
 	exit       int
 	exitRank   int
+	once       string
+	apart      time.Duration
 	stubborn   bool
 }
 
@@ -39,6 +41,8 @@ func main() {
 	flag.DurationVar(&o.takes, "takes", 0, "how long a checkpoint takes")
 	flag.IntVar(&o.exit, "exit", 0, "exit code at the end")
 	flag.IntVar(&o.exitRank, "exit-rank", -1, "the rank that ends with that code, others with 0; -1: all")
+	flag.StringVar(&o.once, "once", "", "end with that code only if this file does not exist, and make it")
+	flag.DurationVar(&o.apart, "apart", 0, "how much longer each rank runs than the one before it")
 	flag.BoolVar(&o.stubborn, "stubborn", false, "ignore SIGTERM and SIGINT")
 	flag.Parse()
 	code, err := run(o)
@@ -66,7 +70,8 @@ func run(o options) (int, error) {
 	fmt.Printf("gang %s rank %s of %s, generation %s: %d GPUs open\n", os.Getenv("MUSTER_GANG"), rank,
 		os.Getenv("MUSTER_SIZE"), os.Getenv("MUSTER_GENERATION"), len(gpus))
 
-	end := time.NewTimer(o.runFor)
+	n, _ := strconv.Atoi(rank) // without a gang there is none
+	end := time.NewTimer(o.runFor + time.Duration(n)*o.apart)
 	defer end.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
@@ -97,6 +102,15 @@ func (o options) exitCode(rank string) int {
 	fmt.Println("finished")
 	if o.exitRank >= 0 && strconv.Itoa(o.exitRank) != rank {
 		return 0
+	}
+	if o.once != "" {
+		if exists(o.once) {
+			return 0
+		}
+		if err := os.WriteFile(o.once, nil, 0o666); err != nil {
+			fmt.Fprintln(os.Stderr, "testprog:", err)
+			return 71
+		}
 	}
 	return o.exit
 }

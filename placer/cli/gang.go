@@ -119,6 +119,9 @@ func (v gangView) text(now time.Time) string {
 	if g.Why != nil {
 		rows = append(rows, []string{"Reason", "= " + g.Why.Text})
 	}
+	if g.Failures > 0 {
+		rows = append(rows, []string{"Failures", fmt.Sprintf("= %d in a row", g.Failures)})
+	}
 	if r := g.Reservation; r != nil {
 		rows = append(rows, []string{"Reservation", fmt.Sprintf("= %s, granted %s ago", r.ID, age(now, r.At))})
 	}

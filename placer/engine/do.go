@@ -200,6 +200,8 @@ func (l *leader) announce(a Action, state nomad.State) {
 		text = "Muster resets the gang: " + a.Gang.Reset.Why + "; the job is stopped and registered again, and runs from its last checkpoint"
 	case a.Kind == Close && a.Gang.After == ledger.GangFailed:
 		text = "The gang has failed: " + a.Gang.Why.Text
+	case a.Kind == WriteJob && a.What == endSecond:
+		id, text = a.Job.ID, fmt.Sprintf("Muster stops the job: it would take the slots of gang %s, which belongs to job %s", a.Gang.Name, a.Gang.Job)
 	default:
 		return
 	}

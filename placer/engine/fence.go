@@ -40,11 +40,11 @@ func (s step) fenced(node string) bool {
 	return longer(s.Memory.Silent, node, s.rules.FenceTime, s.now)
 }
 
-// fencedNode finds a node of the gang that is fenced.
-func (s step) fencedNode(g ledger.Gang) (text string, some bool) {
-	for _, p := range g.Reservation.Placements {
-		if s.fenced(p.Node) {
-			return fmt.Sprintf("node %s has been silent for %s", p.Node, jobspecs.ShortDuration(s.rules.FenceTime)), true
+// fencedNode finds a node that is fenced and on which a member has not done its work.
+func (s step) fencedNode(members []member) (text string, some bool) {
+	for _, m := range members {
+		if s.fenced(m.node) && !m.done() {
+			return fmt.Sprintf("node %s has been silent for %s", m.node, jobspecs.ShortDuration(s.rules.FenceTime)), true
 		}
 	}
 	return "", false

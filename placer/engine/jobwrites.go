@@ -86,7 +86,7 @@ func (s step) wantsMore(g ledger.Gang, job *nomad.Job) bool {
 	if job.Dead() || job.Version != g.JobVersion || len(job.API.TaskGroups) != len(g.Spec.Groups) {
 		return false
 	}
-	return !slices.ContainsFunc(s.allocs[job.ID], func(a *nomad.Alloc) bool { return !a.Terminal() })
+	return s.livingOf(job.ID) == nil
 }
 
 // secondClaimant ends a job that was refused because its gang name is another job's: its blocked evaluation would take

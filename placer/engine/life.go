@@ -144,7 +144,7 @@ func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, w
 	if lost {
 		return s.closeLost(g, l), true
 	}
-	if text, some := s.fencedNode(g); some {
+	if text, some := s.fencedNode(members); some {
 		return s.move(g, WhySilent, text), true
 	}
 	return s.overdue(g, members)

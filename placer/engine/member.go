@@ -138,7 +138,7 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 		switch d.State {
 		case ledger.MemberFailed:
 			l, some := of(true, "failed: %s", cmp.Or(exitText(d.ExitCode), d.Why, "its driver gives no reason"))
-			l.blamed = true
+			l.blamed = !d.Lost
 			return l, some
 		case ledger.MemberStopped:
 			return of(false, "was stopped%s", colon(d.Why))

@@ -37,7 +37,7 @@ func (s step) place(busy map[string]bool) []Action {
 	sites := s.sites()
 	snapshot := model.Snapshot{Levels: s.rules.Levels, Nodes: s.modelNodes(sites)}
 	for _, name := range slices.Sorted(maps.Keys(waiting)) {
-		if held[name] != nil {
+		if _, is := held[name]; is {
 			continue
 		}
 		g := waiting[name]
@@ -69,11 +69,11 @@ func (s step) waiting(busy map[string]bool) map[string]ledger.Gang {
 	return out
 }
 
-// heldBack are the reasons of those gangs that may be granted nothing, by name.
+// heldBack are the gangs that may be granted nothing, by name, with the reason for it or nil.
 func (s step) heldBack(waiting map[string]ledger.Gang) map[string]*ledger.Reason {
 	held := map[string]*ledger.Reason{}
 	for name, g := range waiting {
-		if why := s.held(g, s.Nomad.Jobs[jobOf(g)]); why != nil {
+		if why, is := s.held(g, s.Nomad.Jobs[jobOf(g)]); is {
 			held[name] = why
 		}
 	}

@@ -46,7 +46,13 @@ func TestWholeOrAbsent(t *testing.T) {
 			"wait": func(rt *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(rt, "seconds")) * time.Second)
 			},
-			"drain":  m.drain,
+			"drain":   m.drain,
+			"migrate": m.migrate,
+			"away":    func(rt *rapid.T) { m.withNode(rt, m.lose) },
+			"back":    func(rt *rapid.T) { m.withNode(rt, m.comeBack) },
+			"rights": func(rt *rapid.T) {
+				w.rights, w.allowed = rapid.SampledFrom([]string{"", "", "Permission denied"}).Draw(rt, "rights"), 0
+			},
 			"elect":  func(*rapid.T) { w.elect() },
 			"outage": func(rt *rapid.T) { w.stale = rapid.SampledFrom([]string{"", "", "down"}).Draw(rt, "stale") },
 			"fault":  m.faults,
@@ -179,6 +185,42 @@ func (m machine) drain(rt *rapid.T) {
 	}
 }
 
+// migrate lets Nomad end one member for its own reasons, and count it as complete.
+func (m machine) migrate(rt *rapid.T) {
+	m.withSlot(rt, func(gang string, rank int) {
+		if at := m.slotsOf(gang)[rank]; m.holder(at) != nil {
+			m.holder(at).Desired = structs.AllocDesiredStatusStop
+			m.end(gang, rank, structs.AllocClientStatusComplete, nomad.Task{Killed: true})
+		}
+	})
+}
+
+func (m machine) withNode(rt *rapid.T, do func(node string)) {
+	do(rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(rt, "node"))
+}
+
+// lose makes a node silent.
+func (m machine) lose(node string) {
+	if m.load().NodeSessions[node] != "" {
+		event{w: m.world, name: node}.away()
+	}
+}
+
+// comeBack lets a node that was silent be heard again, and its driver end what stands on slots that were left behind.
+func (m machine) comeBack(node string) {
+	if s := m.load(); s.NodeSessions[node] == "" {
+		event{w: m.world, name: node}.back()
+		for _, slot := range s.Orphans()[node] {
+			if claim, some := s.Claims[node][slot.ID()]; some {
+				must.NoError(m.t, m.ledger.Unclaim(m.t.Context(), node, slot.ID(), claim.Doc.Allocation))
+			}
+			if a := m.living(slot.ID()); a != nil {
+				a.Client = structs.AllocClientStatusComplete
+			}
+		}
+	}
+}
+
 // faults lets the next transactions of the leader go wrong.
 func (m machine) faults(rt *rapid.T) {
 	faults := rapid.SliceOfN(rapid.SampledFrom([]ledger.Fault{ledger.None, ledger.Refuse, ledger.Lose, ledger.Drop, ledger.Late}), 1, 6).Draw(rt, "faults")
@@ -232,7 +274,7 @@ func (m machine) checkNow(rt tester) {
 		}
 		delete(slots, g.Doc.Reservation.ID)
 	}
-	for _, orphans := range slots { // what was left over when the ledger was set back
+	for _, orphans := range slots { // left over when the ledger was set back, or left behind on silent nodes
 		for _, at := range orphans {
 			must.Eq(rt, ledger.SlotClosing, at.slot.State, must.Sprintf("slot %s is of no gang", at.slot.ID()))
 		}
@@ -243,6 +285,9 @@ func (m machine) checkNow(rt tester) {
 func (m machine) wrapUp(rt *rapid.T) {
 	m.store.Deliver()
 	m.stale = ""
+	for _, node := range []string{"n1", "n2", "n3"} {
+		m.comeBack(node)
+	}
 	for id := range m.jobs {
 		m.purge(id)
 	}

@@ -6,6 +6,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/nomad/nomad/structs"
 
@@ -87,19 +88,26 @@ func (s step) resetting(g ledger.Gang) *ledger.Reason {
 	return reason(WhyReset, g.Reset.Why+"; the job is being stopped and registered again")
 }
 
-// held says why a waiting gang may be granted nothing yet, whatever room there is; nil: it may.
-func (s step) held(g ledger.Gang, job *nomad.Job) *ledger.Reason {
+// endingShows is how long Nomad's books may take to show an end that a gang's nodes have vouched for.
+const endingShows = 5 * time.Second
+
+// held says whether a waiting gang may be granted nothing yet, whatever room there is, and why, unless it is a matter of
+// moments.
+func (s step) held(g ledger.Gang, job *nomad.Job) (why *ledger.Reason, held bool) {
 	if g.Reset != nil {
-		return s.resetting(g)
+		return s.resetting(g), true
 	}
 	if a := s.firstLiving(job.ID, func(a *nomad.Alloc) bool { return len(a.Slots) > 0 }); a != nil {
-		return reason(WhyEnding, s.named(a)+" of an earlier run has not ended yet")
+		if s.now.Sub(g.Since) < endingShows {
+			return nil, true
+		}
+		return reason(WhyEnding, s.named(a)+" of an earlier run has not ended yet"), true
 	}
 	if why := s.strayed(g, job); why != "" && !job.Child() {
 		if a := s.livingOf(job.ID); a != nil {
-			return reason(WhyReset, fmt.Sprintf("%s; the job can't be registered again for it while group %s runs: stop and run the job again", why, a.Group))
+			return reason(WhyReset, fmt.Sprintf("%s; the job can't be registered again for it while group %s runs: stop and run the job again", why, a.Group)), true
 		}
-		return reason(WhyReset, why)
+		return nil, true
 	}
-	return nil
+	return nil, false
 }

@@ -99,7 +99,9 @@ func (w *world) happen(words []string) {
 		"status": func(e event) { *w.jobs[e.job()].Status = e.text("is", "dead") },
 		"place":  func(event) { w.place() },
 		"claim":  func(e event) { w.claim(e.name, e.ranks()...) },
-		"run":    func(e event) { w.runAgain(e.name, e.number("generation", 1), ledger.RunPhase(e.text("phase", "running")), e.text("why", "")) },
+		"run": func(e event) {
+			w.runAgain(e.name, e.number("generation", 1), ledger.RunPhase(e.text("phase", "running")), e.text("why", ""))
+		},
 		"member": func(e event) { e.member() },
 		"end":    func(e event) { e.end() },
 		"vanish": func(e event) { e.vanish() },
@@ -200,7 +202,8 @@ func (e event) ranks() []int {
 }
 
 func (e event) member() {
-	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", ""), Generation: e.number("generation", 1)}
+	_, lost := e.options["lost"]
+	m := ledger.Member{State: ledger.MemberState(e.text("state", "running")), Why: e.text("why", ""), Generation: e.number("generation", 1), Lost: lost}
 	if _, set := e.options["exit"]; set {
 		code := e.number("exit", 0)
 		m.ExitCode = &code

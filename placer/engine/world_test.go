@@ -263,12 +263,14 @@ func (w *world) place() {
 	}
 }
 
-// slotsOf are a gang's slots with their nodes.
+// slotsOf are the slots that a gang holds, with their nodes; of one whose document was lost, those that name it.
 func (w *world) slotsOf(gang string) map[int]placedSlot {
-	out := map[int]placedSlot{}
-	for node, table := range w.load().Tables {
+	out, s := map[int]placedSlot{}, w.load()
+	held := s.Gangs[gang].Doc.Reservation
+	for node, table := range s.Tables {
 		for _, slot := range table.Doc.Slots {
-			if _, other := out[slot.Rank]; slot.Owner.Gang == gang && (!other || slot.State == ledger.SlotOpen) { // not one left behind
+			_, other := out[slot.Rank]
+			if slot.Owner.Gang == gang && (held == nil || held.ID == slot.Reservation) && (!other || slot.State == ledger.SlotOpen) {
 				out[slot.Rank] = placedSlot{node, slot}
 			}
 		}

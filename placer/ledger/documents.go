@@ -330,6 +330,7 @@ type Member struct {
 	Started    *time.Time  `json:"started,omitempty"` // of the process
 	Ended      *time.Time  `json:"ended,omitempty"`
 	ExitCode   *int        `json:"exit_code,omitempty"`
+	Lost       bool        `json:"lost,omitempty"` // failed: nobody knows how its process ended, since the machine or the supervisor went down
 	Why        string      `json:"why,omitempty"`
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"` // the last one
 }

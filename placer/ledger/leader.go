@@ -152,6 +152,10 @@ func (l *Ledger) lock(ctx context.Context, lease Lease, name string) (won bool, 
 		if entry.Session != "" {
 			return entry.Session == lease.Session, nil
 		}
+		// On a machine that is too busy the candidate's own check may have failed already: then another round helps.
+		if err := l.store.RenewSession(ctx, lease.Session); errors.Is(err, ErrNoSession) {
+			return false, nil
+		}
 	}
 }
 

@@ -273,3 +273,17 @@ func TestLeaderReturns(t *testing.T) {
 	must.ErrorIs(t, err, broken)
 	must.EqOp(t, "", load(t, l).Leader)
 }
+
+// TestLockWithADeadSession: a candidate whose session has ended before it got the lock does not try on for ever.
+func TestLockWithADeadSession(t *testing.T) {
+	store := NewMemory()
+	l := New(store, "global")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	session, err := store.CreateSession(ctx, SessionSpec{Name: "candidate"})
+	must.NoError(t, err)
+	must.NoError(t, store.DestroySession(ctx, session))
+	won, err := l.lock(ctx, Lease{Session: session, Key: l.keys.Leader()}, "late")
+	must.NoError(t, err)
+	must.False(t, won)
+}

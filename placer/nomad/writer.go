@@ -35,6 +35,9 @@ const writeTimeout = 10 * time.Second
 // deniedFor is how long a write's failure is remembered at most.
 const deniedFor = 10 * time.Minute
 
+// maxDenialBytes is how much is remembered of a failure's text.
+const maxDenialBytes = 300
+
 // ErrChild says that Nomad can't register a dispatched or periodic job again: it would no longer be its parent's.
 var ErrChild = errors.New("Nomad can't register the child of another job again") //nolint:staticcheck // ST1005: a name
 
@@ -96,11 +99,13 @@ func (w *Writer) note(job JobID, write JobWrite, err error) {
 		delete(w.denied, job)
 		return
 	}
-	if w.denied[job].text != err.Error() {
+	text := err.Error()
+	text = text[:min(len(text), maxDenialBytes)]
+	if w.denied[job].text != text {
 		w.logger.Warn("a job could not be changed in Nomad; it will be tried again", "job", job.ID, "namespace", job.Namespace, "change", write,
 			"error", fmt.Errorf("this needs the right submit-job: %w", err))
 	}
-	w.denied[job] = denial{text: err.Error(), at: w.now()}
+	w.denied[job] = denial{text: text, at: w.now()}
 }
 
 func (w *Writer) write(ctx context.Context, job *Job, write JobWrite) error {

@@ -43,6 +43,23 @@ variable "relax_after" {
   default = "10m"
 }
 
+variable "job" {
+  type        = string
+  default     = ""
+  description = "ID of the job; empty: the gang's name"
+}
+
+variable "driver" {
+  type    = string
+  default = "muster"
+}
+
+variable "memory" {
+  type        = number
+  default     = 128
+  description = "MB of each member"
+}
+
 job "gang" {
   id   = var.job == "" ? var.gang : var.job
   name = var.job == "" ? var.gang : var.job
@@ -79,7 +96,7 @@ job "gang" {
     }
 
     task "train" {
-      driver       = "muster"
+      driver       = var.driver
       kill_timeout = "20s"
 
       config {
@@ -89,7 +106,7 @@ job "gang" {
 
       resources {
         cpu    = 500
-        memory = 128
+        memory = var.memory
 
         device "muster/gang" {
           count = var.gpus
