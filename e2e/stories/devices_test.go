@@ -117,8 +117,10 @@ func takersGetNothing(s *stage) {
 		must.True(s.t, a.TaskStates["train"].StartedAt.IsZero(), must.Sprint("it never started"))
 	}
 	s.t.Logf("the job without a gang failed to start %v", s.failures("bare"))
+	bare, _, err := s.Nomad.Jobs().Info("bare", nil)
+	must.NoError(s.t, err)
+	must.True(s.t, *bare.Stop, must.Sprint("the placer ends a job that would take the slots of any gang"))
 	must.NoError(s.t, s.StopJob(s.ctx, "stock", true))
-	must.NoError(s.t, s.StopJob(s.ctx, "bare", true))
 }
 
 // purgedBehindItsClient: while a client is stopped its job is purged, and Nomad made to forget job, allocation and node.
@@ -248,15 +250,22 @@ func pluginKilled(s *stage) {
 	s.awaitFinished("steady", endWithin)
 }
 
-// killDevicePlugin kills a node's device plugin and waits until its agent has started another one.
+// killDevicePlugin kills a node's device plugin and waits until its agent has started another one that offers what it knows.
+// Nomad (1.6) gives a plugin up for ever if it dies before it answers for the first time.
 func (s *stage) killDevicePlugin(node string) {
 	s.t.Helper()
 	client := s.Client(node)
+	starts := func() int {
+		log, err := os.ReadFile(client.Log)
+		must.NoError(s.t, err)
+		return strings.Count(string(log), "nomad-device-muster: slot table on disk")
+	}
+	before := starts()
 	killed, err := client.KillPlugin(cluster.DevicePlugin)
 	must.NoError(s.t, err)
 	s.await("another device plugin", seconds(20), func() (bool, string) {
 		next := client.PluginPID(cluster.DevicePlugin)
-		return next != 0 && next != killed, fmt.Sprint(next)
+		return next != 0 && next != killed && starts() > before, fmt.Sprint(next)
 	})
 }
 
@@ -290,7 +299,7 @@ func failsWithoutConsul(s *stage) {
 		s.t.Logf("failed allocations of %s after %s without Consul: %v", job, away, failed)
 		must.MapLen(s.t, 1, failed)
 		for _, n := range failed {
-			must.LessEq(s.t, 2, n)
+			must.LessEq(s.t, 1+2, n, must.Sprint("the member's own failure, and starts in vain until Nomad has heard that the slot is not offered"))
 		}
 	}
 	s.logNewest("patient")
