@@ -99,7 +99,9 @@ func (w *world) happen(words []string) {
 		"status": func(e event) { *w.jobs[e.job()].Status = e.text("is", "dead") },
 		"place":  func(event) { w.place() },
 		"claim":  func(e event) { w.claim(e.name, e.ranks()...) },
-		"run":    func(e event) { w.runAgain(e.name, e.number("generation", 1), ledger.RunPhase(e.text("phase", "running")), e.text("why", "")) },
+		"run": func(e event) {
+			w.runAgain(e.name, e.number("generation", 1), ledger.RunPhase(e.text("phase", "running")), e.text("why", ""))
+		},
 		"member": func(e event) { e.member() },
 		"end":    func(e event) { e.end() },
 		"vanish": func(e event) { e.vanish() },
