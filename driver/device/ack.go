@@ -86,7 +86,7 @@ func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 	if err != nil {
 		seen.claims = w.claims // good enough to look after claims by, not to free GPUs
 	}
-	seen.allocs, seen.allocsErr = a.agent.Allocations(ctx, w.self.nodeID)
+	seen.allocs, seen.allocsErr = a.allocations(ctx, w.self.nodeID)
 	if seen.allocsErr != nil {
 		a.once.warn("allocations", "closing slots can't be acknowledged until the Nomad agent answers", "error", seen.allocsErr)
 	} else {
@@ -95,6 +95,13 @@ func (a *acknowledger) gather(ctx context.Context, w world) evidence {
 	seen.processes = a.processesOn(uuids)
 	seen.names = processNames(a.set.ProcRoot, seen.processes)
 	return seen
+}
+
+// allocations asks the agent, and leaves time for the rest where it hangs.
+func (a *acknowledger) allocations(ctx context.Context, nodeID string) ([]allocation, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return a.agent.Allocations(ctx, nodeID)
 }
 
 // endClaims ends the claims that are over, and drops them from the evidence.

@@ -32,6 +32,7 @@ type pace struct {
 
 	strangers  time.Duration // between looks at GPUs that no task has
 	again      time.Duration // the same while somebody uses one
+	glance     time.Duration // between the two looks at the GPUs of a new slot
 	unattended time.Duration // between looks at this node's allocations during an outage
 }
 
@@ -39,7 +40,7 @@ func productionPace() pace {
 	return pace{
 		retry: time.Second, watch: time.Minute, session: 5 * time.Second, taken: 10 * time.Second, hardware: 10 * time.Second,
 		closing: 500 * time.Millisecond, foreign: 5 * time.Second, settle: 50 * time.Millisecond, reserve: 1800 * time.Millisecond,
-		strangers: 30 * time.Second, again: 5 * time.Second, unattended: time.Second,
+		strangers: 30 * time.Second, again: 5 * time.Second, glance: 200 * time.Millisecond, unattended: time.Second,
 	}
 }
 

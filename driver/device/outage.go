@@ -5,6 +5,7 @@ package device
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/nomad-muster/muster/placer/ledger"
@@ -18,7 +19,7 @@ func (e *engine) asked(ctx context.Context, request string, err error) {
 	}
 }
 
-// watchUnattended finds, while Consul is away, the slots on which nothing lives and nothing can be started. Were they
+// watchUnattended finds, while Consul is away, the slots on which no member lives and none can be started. Were they
 // offered, Nomad would place the same member again and again, each time in vain.
 func (e *engine) watchUnattended(ctx context.Context) {
 	for {
@@ -42,26 +43,40 @@ func (w *world) claimedHere() []ledger.Slot {
 	})
 }
 
-// lookForUnattended asks the local agent, without whose word every slot counts as attended.
+// lookForUnattended asks whether Consul is still away, and the local agent how the allocations fare that have claims. Without
+// its word they live.
 func (e *engine) lookForUnattended(ctx context.Context, w world) {
 	ctx, cancel := context.WithTimeout(ctx, e.pace.reserve)
 	defer cancel()
+	_, err := e.books.WatchTable(ctx, w.self.node, 0, 0)
+	if e.asked(ctx, "slots", err); err == nil {
+		return
+	}
 	allocs, err := e.agent.Allocations(ctx, w.self.nodeID)
 	if err != nil {
 		e.log.Debug("the Nomad agent does not say what runs on slots", "error", err)
-		return
 	}
-	e.world.update(func(w *world) { w.unattended = w.withoutAllocation(allocs) })
+	e.world.update(func(w *world) { w.unattended = w.withoutMember(allocs) })
 }
 
-// withoutAllocation are the slots that no living allocation names.
-func (w *world) withoutAllocation(allocs []allocation) map[ledger.SlotID]bool {
+// withoutMember are the slots that no living member has claimed. An allocation that waits to start on one will not get
+// there.
+func (w *world) withoutMember(allocs []allocation) map[ledger.SlotID]bool {
 	ids := map[ledger.SlotID]bool{}
 	for _, s := range w.claimedHere() {
-		lives := slices.ContainsFunc(allocs, func(a allocation) bool { return !a.ended && a.uses(w.instanceOf(s)) })
-		if !lives {
+		holder := w.claims[s.ID()].Allocation
+		ended := slices.ContainsFunc(allocs, func(a allocation) bool { return a.id == holder && a.ended })
+		if ended || !w.claimed(s.ID()) {
 			ids[s.ID()] = true
 		}
 	}
 	return ids
+}
+
+// takeClaim notes a claim that this plugin has just made: the watch may be late, or never come.
+func (w *world) takeClaim(claim ledger.Claim) {
+	claims := map[ledger.SlotID]ledger.Claim{}
+	maps.Copy(claims, w.claims)
+	claims[ledger.SlotID{Reservation: claim.Reservation, Rank: claim.Rank}] = claim
+	w.claims = claims
 }

@@ -12,33 +12,40 @@ import (
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
-func TestWithoutAllocation(t *testing.T) {
-	of := func(s ledger.Slot, change func(*allocation)) []allocation {
-		a := allocation{id: "a1", instanceIDs: map[string][]string{"train": instanceIDs(s)}}
+func TestWithoutMember(t *testing.T) {
+	s := foreign(slot("r1", 1, 0, 1))
+	claim := claimOn(s, claimedByPlugin, "a1")
+	earlierBoot := claim
+	earlierBoot.BootID = "boot-0"
+	of := func(id string, change func(*allocation)) []allocation {
+		a := allocation{id: id, instanceIDs: map[string][]string{"train": instanceIDs(s)}}
 		if change != nil {
 			change(&a)
 		}
 		return []allocation{a}
 	}
-	s := foreign(slot("r1", 1, 0, 1))
 	cases := map[string]struct {
 		slot   ledger.Slot
+		claims []ledger.Claim
 		allocs []allocation
 		want   bool
 	}{
-		"nothing was placed":                      {slot: s, want: true},
-		"its allocation lives":                    {slot: s, allocs: of(s, nil)},
-		"its allocation is being stopped":         {slot: s, allocs: of(s, func(a *allocation) { a.stopping = true })},
-		"its allocation has ended":                {slot: s, allocs: of(s, func(a *allocation) { a.ended = true }), want: true},
-		"its node was lost, which proves nothing": {slot: s, allocs: of(s, func(a *allocation) { a.forgotten = true })},
-		"an allocation of another reservation":    {slot: s, allocs: of(foreign(slot("r0", 1, 0, 1)), nil), want: true},
-		"the muster driver waits by itself":       {slot: slot("r1", 1, 0, 1)},
-		"a closing slot is not offered anyway":    {slot: closing(s, "stopped")},
+		"nobody has claimed it":                      {slot: s, want: true},
+		"who waits to claim it will not get there":   {slot: s, allocs: of("a2", nil), want: true},
+		"its member lives":                           {slot: s, claims: []ledger.Claim{claim}, allocs: of("a1", nil)},
+		"its member is being stopped":                {slot: s, claims: []ledger.Claim{claim}, allocs: of("a1", func(a *allocation) { a.stopping = true })},
+		"its member has ended":                       {slot: s, claims: []ledger.Claim{claim}, allocs: of("a1", func(a *allocation) { a.ended = true }), want: true},
+		"its node was lost, which proves nothing":    {slot: s, claims: []ledger.Claim{claim}, allocs: of("a1", func(a *allocation) { a.forgotten = true })},
+		"Nomad does not know it, or does not answer": {slot: s, claims: []ledger.Claim{claim}},
+		"its claim is of another boot":               {slot: s, claims: []ledger.Claim{earlierBoot}, want: true},
+		"the muster driver waits by itself":          {slot: slot("r1", 1, 0, 1)},
+		"a closing slot is not offered anyway":       {slot: closing(s, "stopped")},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			w := settledWorld(4, c.slot)
-			must.Eq(t, c.want, w.withoutAllocation(c.allocs)[c.slot.ID()])
+			w.claims = claims(c.claims...)
+			must.Eq(t, c.want, w.withoutMember(c.allocs)[c.slot.ID()])
 		})
 	}
 }

@@ -292,12 +292,13 @@ func (e *engine) claim(ctx context.Context, w world, slot ledger.Slot, ids []str
 	if err := owns(holder, slot); err != nil {
 		return err
 	}
-	var refused error
-	_, err = e.books.Claim(ctx, w.self.node, ledger.Claim{
+	claim := ledger.Claim{
 		Version: ledger.Version, Reservation: slot.Reservation, Rank: slot.Rank,
 		Allocation: holder.id, Task: task, Namespace: holder.namespace, Job: holder.job,
 		By: claimedByPlugin, BootID: w.self.bootID, At: time.Now().UTC(),
-	}, func(now ledger.Slot) error {
+	}
+	var refused error
+	_, err = e.books.Claim(ctx, w.self.node, claim, func(now ledger.Slot) error {
 		if refused = owns(holder, now); !slices.Equal(now.GPUs, slot.GPUs) {
 			refused = errors.New("the slot has other GPUs in the ledger")
 		}
@@ -305,6 +306,9 @@ func (e *engine) claim(ctx context.Context, w world, slot ledger.Slot, ids []str
 	})
 	if refused == nil { // whatever else went wrong, the ledger was asked
 		e.asked(context.WithoutCancel(ctx), "claim", err)
+	}
+	if err == nil {
+		e.world.update(func(w *world) { w.takeClaim(claim) })
 	}
 	return err
 }

@@ -101,7 +101,9 @@ func TestATaskOfAnotherDriver(t *testing.T) {
 	_, err = n.plugin.Reserve(instanceIDs(s))
 	must.ErrorContains(t, err, "slot train.1 can't be claimed")
 	must.Less(t, 2*time.Second, time.Since(began))
+	n.offers.become()
 	n.outage(false)
+	n.offers.become("muster/gang/train.1")
 
 	done := place("a9", s, nomadapi.AllocClientStatusComplete)
 	done.DesiredStatus = nomadapi.AllocDesiredStatusRun

@@ -45,7 +45,7 @@ type world struct {
 
 	strangers  map[string]stranger    // who uses GPUs that no task has, by UUID
 	outage     bool                   // Consul does not answer
-	unattended map[ledger.SlotID]bool // during an outage: open slots with no living allocation
+	unattended map[ledger.SlotID]bool // during an outage: open slots with no living member
 }
 
 // self says who this node is.

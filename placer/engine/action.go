@@ -53,6 +53,7 @@ const (
 	endFinished = "finished" // a gang that has finished, and that Nomad would run again
 	endFailed   = "failed"   // a gang that has failed too often
 	endSecond   = "second"   // a job whose gang name is another job's
+	endTaker    = "taker"    // a job that asks for slots and names no gang
 	endReset    = "reset"    // a gang that Nomad's books have wrong
 )
 

@@ -128,6 +128,10 @@ func (l *leader) logAction(a Action) {
 }
 
 func (l *leader) logWrite(a Action) {
+	if a.What == endTaker {
+		l.Logger.Info("ending a job that would take the slots of any gang", "job", a.Job.ID)
+		return
+	}
 	log := l.Logger.With("gang", a.Gang.Name, "job", a.Job.ID)
 	switch a.What {
 	case endFinished:

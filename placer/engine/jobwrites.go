@@ -14,7 +14,7 @@ import (
 
 const (
 	endAfter   = 2 * time.Second  // Nomad may see by itself that a job is over
-	tellFirst  = 3 * time.Second  // how long before a second claimant is stopped its user is told why
+	tellFirst  = 3 * time.Second  // how long before a job is stopped its user is told why
 	writeEvery = 20 * time.Second // how often the same change of a job is tried
 )
 
@@ -32,7 +32,7 @@ func (s step) jobWrites() []Action {
 		add(s.ownersWrite(s.Ledger.Gangs[name].Doc))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Ledger.Refusals)) {
-		add(s.secondClaimant(s.Ledger.Refusals[key].Doc))
+		add(s.taker(s.Ledger.Refusals[key].Doc))
 	}
 	return actions
 }
@@ -89,20 +89,23 @@ func (s step) wantsMore(g ledger.Gang, job *nomad.Job) bool {
 	return s.livingOf(job.ID) == nil
 }
 
-// secondClaimant ends a job that was refused because its gang name is another job's: its blocked evaluation would take
-// that gang's slots whenever one of its members leaves. A child of another job is left alone, since it gets its turn, and
-// so is a job of which something else runs.
-func (s step) secondClaimant(r ledger.Refusal) (Action, bool) {
+// taker ends a refused job that would take the slots of others: one that names no gang, or a gang that is another job's.
+// Nomad would place it on every slot that is free, in vain and again at once, and the slot's owner might never get there. A
+// child of another job that only asked too early is left alone, since it gets its turn, and so is a job of which something
+// else runs.
+func (s step) taker(r ledger.Refusal) (Action, bool) {
 	w, asks := s.wants[nomad.JobID{Namespace: r.Namespace, ID: r.Job}]
-	if r.Why.Code != WhyNameTaken || !asks || !w.alive() || w.job.Child() || w.job.Version != r.JobVersion ||
-		w.job.CreateIndex != r.CreateIndex || s.now.Sub(r.At) < tellFirst {
+	if !asks || !w.alive() || w.job.Version != r.JobVersion || w.job.CreateIndex != r.CreateIndex ||
+		s.now.Sub(r.At) < tellFirst || s.livingBeside(w) != nil {
 		return Action{}, false
+	}
+	stop := Action{Kind: WriteJob, What: endTaker, Job: w.job, Write: nomad.StopJob}
+	if slices.ContainsFunc(w.spec.Groups, func(g ledger.GroupSpec) bool { return g.Value == "" }) {
+		return stop, true
 	}
 	first, exists := s.Ledger.Gangs[w.name]
-	if !exists || !keepsName(first.Doc) || jobOf(first.Doc) == w.job.ID || s.livingBeside(w) != nil {
-		return Action{}, false
-	}
-	return Action{Kind: WriteJob, What: endSecond, Gang: first.Doc, Job: w.job, Write: nomad.StopJob}, true
+	stop.What, stop.Gang = endSecond, first.Doc
+	return stop, exists && !w.job.Child() && keepsName(first.Doc) && jobOf(first.Doc) != w.job.ID
 }
 
 // keepsName says that a gang is not about to leave its name to another job.

@@ -149,8 +149,11 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 		return loss{member: m, text: cmp.Or(m.run.Why, "the run failed"), started: true}, true
 	}
 	a := m.alloc()
+	if failed := m.failedToStart(); failed != nil && !running {
+		a = failed
+	}
 	switch {
-	case a != nil && a.Terminal() && (m.claim != nil || running || !m.placed()):
+	case a != nil && a.Terminal() && (m.claim != nil || running || a.Client == structs.AllocClientStatusFailed || !m.placed()):
 		l, some := of(true, "%s", m.endText(a, running || m.claim != nil || m.doc != nil))
 		l.blamed = blames(a, a.Tasks[m.group.Task])
 		return l, some
@@ -162,6 +165,20 @@ func (m member) lost(running, claimGone bool) (loss, bool) {
 		return of(false, "has ended, and Nomad does not say how")
 	}
 	return loss{}, false
+}
+
+// failedToStart is the last allocation that failed on the slot while nobody has claimed it; nil: none did. Nomad may have
+// placed the next one in the moment in which it told of the failure, and would go on so for ever.
+func (m member) failedToStart() *nomad.Alloc {
+	if m.claim != nil {
+		return nil
+	}
+	for _, a := range slices.Backward(m.allocs) {
+		if a.Client == structs.AllocClientStatusFailed {
+			return a
+		}
+	}
+	return nil
 }
 
 // displaced says in words that Nomad has put the member out of step with its gang, which is nobody's failure.

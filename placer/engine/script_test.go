@@ -166,6 +166,9 @@ func (e event) spec() *api.Job {
 			Name: "muster/gang", Count: &gpus,
 			Constraints: []*api.Constraint{{LTarget: "${device.attr.gang}", RTarget: value, Operand: "="}},
 		}}})
+		if _, set := e.options["bare"]; set {
+			task.Resources.Devices[0].Constraints = nil
+		}
 		group := api.NewTaskGroup(name, count).AddTask(task)
 		attempts, unlimited, mode, delay, constant, disconnect := 0, true, e.text("restart", "fail"), 5*time.Second, "constant", 15*time.Minute
 		group.RestartPolicy = &api.RestartPolicy{Attempts: &attempts, Mode: &mode}
