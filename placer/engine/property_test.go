@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,6 +48,7 @@ func TestWholeOrAbsent(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(rt, "seconds")) * time.Second)
 			},
 			"drain":  m.drain,
+			"order":  m.order,
 			"elect":  func(*rapid.T) { w.elect() },
 			"outage": func(rt *rapid.T) { w.stale = rapid.SampledFrom([]string{"", "", "down"}).Draw(rt, "stale") },
 			"fault":  m.faults,
@@ -171,6 +173,21 @@ func (m machine) endClosing() {
 	}
 }
 
+// order lets an operator preempt some gang, set something for it, or vouch for its closing slots.
+func (m machine) order(rt *rapid.T) {
+	o := ledger.Order{Gang: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "gang"), By: "operator"}
+	o.Kind = rapid.SampledFrom([]ledger.OrderKind{ledger.OrderPreempt, ledger.OrderRelease, ledger.OrderSet}).Draw(rt, "kind")
+	if r := m.load().Gangs[o.Gang].Doc.Reservation; r != nil {
+		o.Reservation = r.ID
+	}
+	o.HoldS = rapid.Int64Range(0, 100).Draw(rt, "hold")
+	o.Values = map[string]string{"priority": fmt.Sprint(rapid.IntRange(1, 99).Draw(rt, "priority"))}
+	_, err := m.ledger.PutOrder(m.t.Context(), o)
+	if pending := (*ledger.OrderPendingError)(nil); !errors.As(err, &pending) {
+		must.NoError(rt, err)
+	}
+}
+
 func (m machine) drain(rt *rapid.T) {
 	node := m.nodes[rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(rt, "node")]
 	node.DrainStrategy, node.ModifyIndex = nil, m.next()
@@ -257,5 +274,6 @@ func (m machine) wrapUp(rt *rapid.T) {
 	must.MapEmpty(rt, s.Runs)
 	must.MapEmpty(rt, s.Refusals)
 	must.MapEmpty(rt, s.Orphans())
+	must.MapEmpty(rt, s.Orders)
 	m.check(rt)
 }
