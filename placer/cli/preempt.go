@@ -56,8 +56,11 @@ func (c *PreemptCommand) Run(args []string) int {
 	if !c.parse(fs, args, c) {
 		return exitFailed
 	}
-	if fs.NArg() != 1 {
+	switch {
+	case fs.NArg() != 1:
 		return c.wrongUse("preempt", "one name")
+	case hold < 0:
+		return c.wrongUse("preempt", "a -hold that is not negative")
 	}
 	l, err := c.Open(region)
 	if err != nil {
