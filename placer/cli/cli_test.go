@@ -129,10 +129,10 @@ func clusterLedger(t *testing.T) *ledger.Ledger {
 			Owner: ledger.Owner{Gang: gang, Value: gang, Namespace: "default", Job: gang, Group: "worker", Task: "train"},
 		}
 	}
-	put(keys.Slots("n1"), ledger.SlotTable{Version: 1, Sequence: 4, Slots: []ledger.Slot{
+	put(keys.Slots("n1"), ledger.SlotTable{Version: 1, Epoch: "E1", Sequence: 4, Slots: []ledger.Slot{
 		slot(0, ledger.SlotOpen, "r0001", "resnet50", "n1-0", "n1-1"), slot(1, ledger.SlotOpen, "r0001", "resnet50", "n1-2", "n1-3"),
 	}})
-	put(keys.Slots("n2"), ledger.SlotTable{Version: 1, Sequence: 9, Slots: []ledger.Slot{
+	put(keys.Slots("n2"), ledger.SlotTable{Version: 1, Epoch: "E1", Sequence: 9, Slots: []ledger.Slot{
 		slot(0, ledger.SlotClosing, "r0002", "gpt", "n2-1"),
 	}})
 	put(keys.Claim("n1", ledger.SlotID{Reservation: "r0001", Rank: 0}), ledger.Claim{Version: 1, Reservation: "r0001", Allocation: "alloc-0000-1111"})
