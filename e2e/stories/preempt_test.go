@@ -101,7 +101,7 @@ func (s *stage) preempt(winner string, phase time.Duration) (closest time.Durati
 	before := s.document("victim")
 	s.submit(gang{name: winner, count: victimSize, gpus: 1, runFor: seconds(1)})
 	s.awaitState(winner, ledger.GangWaiting, seconds(20))
-	stop := s.evaluate("victim", phase)
+	stop := s.keepEvaluating("victim", phase)
 	output, err := s.MusterCommand(s.ctx, "preempt", "-wait", "-reason", "the winner is in a hurry", "victim")
 	must.NoError(s.t, err)
 	must.StrContains(s.t, output, "Gang victim is closing: its members checkpoint and end, then it waits at the end of its queue")
@@ -130,8 +130,8 @@ func (s *stage) preempt(winner string, phase time.Duration) (closest time.Durati
 	return closest, len(times)
 }
 
-// evaluate asks Nomad again and again to place what is missing of a job, until it is stopped; then it returns when.
-func (s *stage) evaluate(job string, phase time.Duration) (stop func() []time.Time) {
+// keepEvaluating asks Nomad again and again to place what is missing of a job, until it is stopped; then it returns when.
+func (s *stage) keepEvaluating(job string, phase time.Duration) (stop func() []time.Time) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan []time.Time)
 	go func() {
