@@ -26,6 +26,7 @@ type options struct {
 	until      string
 	checkpoint string
 	takes      time.Duration
+	takesFrom  string
 	exit       int
 	exitRank   int
 	once       string
@@ -39,6 +40,7 @@ func main() {
 	flag.StringVar(&o.until, "until", "", "end as soon as this file exists")
 	flag.StringVar(&o.checkpoint, "checkpoint", "", "folder for a checkpoint at each SIGUSR1")
 	flag.DurationVar(&o.takes, "takes", 0, "how long a checkpoint takes")
+	flag.StringVar(&o.takesFrom, "takes-from", "", "file with how long the next checkpoint takes, one duration a line by rank, instead of -takes")
 	flag.IntVar(&o.exit, "exit", 0, "exit code at the end")
 	flag.IntVar(&o.exitRank, "exit-rank", -1, "the rank that ends with that code, others with 0; -1: all")
 	flag.StringVar(&o.once, "once", "", "end with that code only if this file does not exist, and make it")
@@ -139,6 +141,23 @@ func closeAll(files []*os.File) {
 	}
 }
 
+// duration is how long a rank's next checkpoint takes.
+func (o options) duration(rank string) (time.Duration, error) {
+	if o.takesFrom == "" {
+		return o.takes, nil
+	}
+	text, err := os.ReadFile(o.takesFrom)
+	if err != nil {
+		return 0, fmt.Errorf("how long a checkpoint takes: %w", err)
+	}
+	lines := strings.Fields(string(text))
+	line, err := strconv.Atoi(rank)
+	if err != nil || line >= len(lines) {
+		return 0, fmt.Errorf("how long a checkpoint takes: %s has no line for rank %q", o.takesFrom, rank)
+	}
+	return time.ParseDuration(lines[line])
+}
+
 // writeCheckpoint writes a file under another name first, as a real program would, so that none is ever half written.
 func writeCheckpoint(o options, rank string, count int) error {
 	if err := os.MkdirAll(o.checkpoint, 0o777); err != nil {
@@ -150,7 +169,11 @@ func writeCheckpoint(o options, rank string, count int) error {
 	if err := os.WriteFile(part, []byte(asked.Format(time.RFC3339Nano)+"\n"), 0o666); err != nil {
 		return fmt.Errorf("writing a checkpoint: %w", err)
 	}
-	time.Sleep(o.takes)
+	takes, err := o.duration(rank)
+	if err != nil {
+		return err
+	}
+	time.Sleep(takes)
 	if err := os.Rename(part, filepath.Join(o.checkpoint, name)); err != nil {
 		return fmt.Errorf("finishing a checkpoint: %w", err)
 	}

@@ -6,7 +6,11 @@
 package cli
 
 import (
+	"context"
 	"io"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/cli"
@@ -14,10 +18,23 @@ import (
 	"github.com/nomad-muster/muster/driver/version"
 )
 
-// Run runs one muster command and returns its exit code: 0 done, 1 failed, 2 refused input (validate).
-func Run(args []string, stdout, stderr io.Writer) int {
-	ui := &cli.BasicUi{Writer: stdout, ErrorWriter: stderr}
-	return run(args, stderr, Meta{UI: ui, Open: openConsul, Now: time.Now})
+// The exit codes of all commands.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitFaultyFile  = 2   // a job file has errors
+	exitInterrupted = 130 // as of any program that Ctrl-C has ended
+)
+
+// Run runs one muster command and returns its exit code: 0 done, 1 failed, 2 a job file has errors, 130 interrupted.
+func Run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	ui := &cli.BasicUi{Reader: stdin, Writer: stdout, ErrorWriter: stderr}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return run(args, stderr, Meta{
+		UI: ui, Stdout: stdout, Stderr: stderr, Open: openConsul, Nomad: openNomad, Now: time.Now, Context: ctx,
+		By: operator(), Terminal: func() bool { return isTerminal(stdin) },
+	})
 }
 
 func run(args []string, stderr io.Writer, meta Meta) int {
@@ -44,6 +61,11 @@ func Commands(meta Meta) map[string]cli.CommandFactory {
 		"gangs":    factory(&GangsCommand{Meta: meta}),
 		"nodes":    factory(&NodesCommand{Meta: meta}),
 		"placer":   factory(&PlacerCommand{Meta: meta}),
+		"preempt":  factory(&PreemptCommand{Meta: meta}),
+		"release":  factory(&ReleaseCommand{Meta: meta}),
+		"run":      factory(&RunCommand{Meta: meta}),
+		"set":      factory(&SetCommand{Meta: meta}),
+		"status":   factory(&StatusCommand{Meta: meta}),
 		"topo":     factory(&TopoCommand{Meta: meta}),
 		"validate": factory(&ValidateCommand{Meta: meta}),
 	}

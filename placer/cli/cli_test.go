@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -71,8 +72,15 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 
 // runCommand returns what a command printed, errors marked by "! ", and its exit code when it is not 0.
 func runCommand(args []string, open func(string) (*ledger.Ledger, error)) string {
+	return runWith(context.Background(), args, Meta{Open: open}, nil)
+}
+
+// runWith is runCommand by somebody who types at a terminal; nil: there is none.
+func runWith(ctx context.Context, args []string, meta Meta, typed io.Reader) string {
 	var out, errs bytes.Buffer
-	meta := Meta{UI: &cli.BasicUi{Writer: &out, ErrorWriter: &errs}, Open: open, Now: func() time.Time { return noon }}
+	meta.UI = &cli.BasicUi{Reader: typed, Writer: &out, ErrorWriter: &errs}
+	meta.Stdout, meta.Stderr, meta.Context, meta.By = &out, &errs, ctx, "alice@ops"
+	meta.Now, meta.Terminal = func() time.Time { return noon }, func() bool { return typed != nil }
 	code := run(args, &errs, meta)
 	text := out.String()
 	for line := range strings.Lines(errs.String()) {
@@ -109,7 +117,7 @@ func clusterLedger(t *testing.T) *ledger.Ledger {
 	}
 	for i, name := range []string{"n1", "n2"} {
 		put(keys.Node(name), ledger.Node{
-			Version: 1, Node: name, Topology: map[string]string{"rack": fmt.Sprintf("r%d", i+1)}, Machine: pairs(name),
+			Version: 1, Node: name, NodeID: "id-" + name, Topology: map[string]string{"rack": fmt.Sprintf("r%d", i+1)}, Machine: pairs(name),
 		})
 	}
 	put(keys.Health("n2"), ledger.Health{Version: 1, GPUs: map[string]gpu.Health{
@@ -121,10 +129,10 @@ func clusterLedger(t *testing.T) *ledger.Ledger {
 			Owner: ledger.Owner{Gang: gang, Value: gang, Namespace: "default", Job: gang, Group: "worker", Task: "train"},
 		}
 	}
-	put(keys.Slots("n1"), ledger.SlotTable{Version: 1, Sequence: 4, Slots: []ledger.Slot{
+	put(keys.Slots("n1"), ledger.SlotTable{Version: 1, Epoch: "E1", Sequence: 4, Slots: []ledger.Slot{
 		slot(0, ledger.SlotOpen, "r0001", "resnet50", "n1-0", "n1-1"), slot(1, ledger.SlotOpen, "r0001", "resnet50", "n1-2", "n1-3"),
 	}})
-	put(keys.Slots("n2"), ledger.SlotTable{Version: 1, Sequence: 9, Slots: []ledger.Slot{
+	put(keys.Slots("n2"), ledger.SlotTable{Version: 1, Epoch: "E1", Sequence: 9, Slots: []ledger.Slot{
 		slot(0, ledger.SlotClosing, "r0002", "gpt", "n2-1"),
 	}})
 	put(keys.Claim("n1", ledger.SlotID{Reservation: "r0001", Rank: 0}), ledger.Claim{Version: 1, Reservation: "r0001", Allocation: "alloc-0000-1111"})

@@ -51,7 +51,7 @@ Usage: muster gang [options] <name>
 
 // Run prints the gang.
 func (c *GangCommand) Run(args []string) int {
-	return c.show("gang", c, args, 1, func(s ledger.Snapshot, names []string) (view, error) {
+	return c.show("gang", c, args, 1, func(s ledger.Snapshot, _ string, names []string) (view, error) {
 		doc, ok := s.Gangs[names[0]]
 		if !ok {
 			return nil, fmt.Errorf("no gang named %q; 'muster gangs' lists all", names[0])
@@ -115,6 +115,12 @@ func (v gangView) text(now time.Time) string {
 		{"Members", fmt.Sprintf("= %s GPUs, %d in all", shape(g.Spec), g.Spec.GPUs())},
 		{"Wants", "= " + wants(g.Spec)},
 		{"Submitted", "= " + age(now, g.Submitted) + " ago"},
+	}
+	if len(g.Set) > 0 {
+		rows = append(rows, []string{"Set", "= " + knobText(g.Set) + ", in place of what the job says"})
+	}
+	if g.HoldUntil != nil && g.HoldUntil.After(now) {
+		rows = append(rows, []string{"Held", "= by an operator for " + age(*g.HoldUntil, now) + " more"})
 	}
 	if g.Why != nil {
 		rows = append(rows, []string{"Reason", "= " + g.Why.Text})

@@ -37,7 +37,7 @@ Usage: muster gangs [options]
 
 // Run prints the list.
 func (c *GangsCommand) Run(args []string) int {
-	return c.show("gangs", c, args, 0, func(s ledger.Snapshot, _ []string) (view, error) { return listGangs(s), nil })
+	return c.show("gangs", c, args, 0, func(s ledger.Snapshot, _ string, _ []string) (view, error) { return listGangs(s), nil })
 }
 
 // listGangs orders gangs as people look for them: by the time they came, then by name.

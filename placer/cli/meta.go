@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,12 +12,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/cli"
 	consul "github.com/hashicorp/consul/api"
+	nomad "github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-muster/muster/placer/ledger"
 )
@@ -24,12 +28,17 @@ import (
 // readTimeout bounds one read of the ledger: a command that a person waits for must end.
 const readTimeout = 15 * time.Second
 
-// Meta is what every command has: where it prints, how it opens the ledger of a region, and the clock that ages are
-// shown by.
+// Meta is what every command has: where it prints, how it opens the ledger and the Nomad of a region, the clock that ages
+// are shown by, and who runs it.
 type Meta struct {
-	UI   cli.Ui
-	Open func(region string) (*ledger.Ledger, error)
-	Now  func() time.Time
+	UI             cli.Ui
+	Stdout, Stderr io.Writer // for what tasks print, as it is
+	Open           func(region string) (*ledger.Ledger, error)
+	Nomad          func(region string) (*nomad.Client, error)
+	Now            func() time.Time
+	Context        context.Context //nolint:containedctx // ends when the user interrupts the one command of this process
+	By             string          // who orders, for people
+	Terminal       func() bool     // whether somebody can be asked
 }
 
 // openConsul opens the ledger at the Consul agent that the CONSUL_* variables name (127.0.0.1:8500 without them).
@@ -39,6 +48,35 @@ func openConsul(region string) (*ledger.Ledger, error) {
 		return nil, fmt.Errorf("Consul's client: %w; check the CONSUL_* variables", err) //nolint:staticcheck // Consul is a name
 	}
 	return ledger.New(ledger.NewConsul(client), region), nil
+}
+
+// openNomad makes a client of the Nomad agent that the NOMAD_* variables name.
+func openNomad(region string) (*nomad.Client, error) {
+	config := nomad.DefaultConfig()
+	config.Region = region
+	client, err := nomad.NewClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("Nomad's client: %w; check the NOMAD_* variables", err) //nolint:staticcheck // Nomad is a name
+	}
+	return client, nil
+}
+
+// operator is who runs this command, as the system knows.
+func operator() string {
+	name := "somebody"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+// isTerminal says whether a file is a terminal, so that somebody can be asked.
+func isTerminal(file *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // readFlags are the flags of every command that reads the ledger.
@@ -55,12 +93,19 @@ func (m Meta) flags(name string) *flag.FlagSet {
 }
 
 func (f *readFlags) add(fs *flag.FlagSet) {
-	region := os.Getenv("NOMAD_REGION")
-	if region == "" {
-		region = "global"
-	}
-	fs.StringVar(&f.region, "region", region, "")
+	addRegion(fs, &f.region)
 	fs.BoolVar(&f.json, "json", false, "")
+}
+
+// addRegion adds the flag of every command that uses a ledger.
+func addRegion(fs *flag.FlagSet, region *string) {
+	fs.StringVar(region, "region", cmp.Or(os.Getenv("NOMAD_REGION"), "global"), "")
+}
+
+// wrongUse says how a command is used.
+func (m Meta) wrongUse(name, takes string) int {
+	m.UI.Error(fmt.Sprintf("this command takes %s; for additional help try 'muster %s -h'", takes, name))
+	return exitFailed
 }
 
 const readHelp = `
@@ -83,7 +128,7 @@ type view interface {
 
 // show runs a command that reads the ledger once and prints what look makes of it. It takes one
 // name as argument, or none.
-func (m Meta) show(name string, command cli.Command, args []string, count int, look func(ledger.Snapshot, []string) (view, error)) int {
+func (m Meta) show(name string, command cli.Command, args []string, count int, look func(s ledger.Snapshot, region string, names []string) (view, error)) int {
 	var read readFlags
 	fs := m.flags(name)
 	read.add(fs)
@@ -95,14 +140,13 @@ func (m Meta) show(name string, command cli.Command, args []string, count int, l
 		if count == 1 {
 			takes = "one name"
 		}
-		m.UI.Error(fmt.Sprintf("this command takes %s; for additional help try 'muster %s -h'", takes, name))
-		return 1
+		return m.wrongUse(name, takes)
 	}
 	snapshot, err := m.load(read.region)
 	if err != nil {
 		return m.fail(err)
 	}
-	v, err := look(snapshot, fs.Args())
+	v, err := look(snapshot, read.region, fs.Args())
 	switch {
 	case err != nil:
 		return m.fail(fmt.Errorf("region %s: %w", read.region, err))
@@ -119,7 +163,7 @@ func (m Meta) load(region string) (ledger.Snapshot, error) {
 	if err != nil {
 		return ledger.Snapshot{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
+	ctx, cancel := context.WithTimeout(m.Context, readTimeout)
 	defer cancel()
 	snapshot, err := l.Load(ctx)
 	if err != nil {

@@ -41,7 +41,7 @@ Usage: muster nodes [options]
 
 // Run prints the list.
 func (c *NodesCommand) Run(args []string) int {
-	return c.show("nodes", c, args, 0, func(s ledger.Snapshot, _ []string) (view, error) { return listNodes(s), nil })
+	return c.show("nodes", c, args, 0, func(s ledger.Snapshot, _ string, _ []string) (view, error) { return listNodes(s), nil })
 }
 
 // nodeList is what `muster nodes -json` prints.

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/nomad-muster/muster/placer/config"
 	"github.com/nomad-muster/muster/placer/service"
@@ -62,9 +60,7 @@ func (c *PlacerCommand) Run(args []string) int {
 		return c.fail(err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := service.Run(ctx, conf, log); err != nil && !errors.Is(err, context.Canceled) {
+	if err := service.Run(c.Context, conf, log); err != nil && !errors.Is(err, context.Canceled) {
 		return c.fail(err)
 	}
 	return 0

@@ -28,6 +28,8 @@ const (
 	Grant        Kind = "grant"         // give a gang all of its slots
 	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
 	WriteJob     Kind = "write job"     // stop a job, or register it again, in Nomad
+	Answer       Kind = "answer"        // write why an operator's order is not carried out
+	DropOrder    Kind = "drop order"    // remove an order that leaves nothing to do
 )
 
 // What a Put is about.
@@ -40,6 +42,7 @@ const (
 	putAgain   = "again"       // it was over, and its job wants to run again
 	putReset   = "reset"       // its job is going to be stopped and registered again
 	putDone    = "reset done"  // that has happened
+	putOrdered = "ordered"     // an operator has changed its place in the queue or its knobs
 )
 
 // What an Ask or a Restore is about, when it is worth a word.
@@ -66,6 +69,7 @@ type Action struct {
 	Slots   map[string][]ledger.Slot // Grant: by node
 	Refusal ledger.Refusal           // Refuse; of ClearRefusal only namespace and job
 	Node    string                   // Ask, Restore, Sweep
+	Vouched string                   // Sweep: the reservation whose closing slots an operator vouches for
 	Run     ledger.RunID             // DeleteRun
 	Slot    ledger.SlotID            // Signal
 	Alloc   *nomad.Alloc             // Signal
@@ -73,4 +77,6 @@ type Action struct {
 	Signal  string                   // Signal
 	Job     *nomad.Job               // WriteJob
 	Write   nomad.JobWrite           // WriteJob
+	// Order is what an operator has ordered, in the transaction that does it; of Answer, with the answer.
+	Order *ledger.Versioned[ledger.Order]
 }

@@ -11,23 +11,26 @@ import (
 
 // change is the transaction of an action about a gang, built on a snapshot.
 func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
-	switch a.Kind {
-	case Grant:
-		return ledger.BuildGrant(s, a.Gang, a.Slots)
-	case Close:
-		return ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
-	case Release:
-		return ledger.BuildRelease(s, a.Gang, a.Release)
-	case Adopt:
-		return ledger.BuildAdopt(s, a.Gang)
-	case Forget:
-		return ledger.BuildForget(s, a.Gang, a.Release.Remove)
-	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob:
-	}
-	return ledger.Change{
+	c := ledger.Change{
 		Gang:       &ledger.Versioned[ledger.Gang]{Doc: a.Gang, Index: s.Gangs[a.Gang.Name].Index},
 		DeleteGang: a.Kind == Delete,
-	}, nil
+	}
+	var err error
+	switch a.Kind {
+	case Grant:
+		c, err = ledger.BuildGrant(s, a.Gang, a.Slots)
+	case Close:
+		c, err = ledger.BuildClose(s, a.Gang, a.Gang.Why.Text)
+	case Release:
+		c, err = ledger.BuildRelease(s, a.Gang, a.Release)
+	case Adopt:
+		c, err = ledger.BuildAdopt(s, a.Gang)
+	case Forget:
+		c, err = ledger.BuildForget(s, a.Gang, a.Release.Remove)
+	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob, Answer, DropOrder:
+	}
+	c.Order = a.Order
+	return c, err
 }
 
 // applied is a snapshot after a change. Indexes are by key; nil keeps the old ones, for looking ahead only.

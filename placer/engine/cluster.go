@@ -151,6 +151,9 @@ func (s step) modelGang(g ledger.Gang, job *nomad.Job, sites map[string]*site) m
 	if g.NotBefore != nil {
 		out.NotBefore = *g.NotBefore
 	}
+	if g.HoldUntil != nil && g.HoldUntil.After(out.NotBefore) {
+		out.NotBefore, out.Held = *g.HoldUntil, true
+	}
 	for _, group := range g.Spec.Groups {
 		needs, _ := job.Needs(group.Group, nil)
 		out.Groups = append(out.Groups, model.Group{

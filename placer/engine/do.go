@@ -47,6 +47,10 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		l.memory.Written[a.Job.ID] = Written{At: l.Now(), Index: a.Job.JobModifyIndex}
 		l.WriteJob(ctx, a.Job, a.Write)
 		return nil
+	case Answer:
+		return l.Ledger.AnswerOrder(ctx, l.lease, *a.Order)
+	case DropOrder:
+		return l.Ledger.DeleteOrder(ctx, l.lease, *a.Order)
 	case Release, Close, Put, Delete, Adopt, Forget, Grant:
 	}
 	c, err := change(l.snapshot, a)
@@ -79,12 +83,16 @@ func (l *leader) writeTable(ctx context.Context, a Action) error {
 	case Restore:
 		table, due = ledger.BuildRestore(l.snapshot, a.Node)
 	default:
-		table, due, err = ledger.BuildSweep(l.snapshot, a.Node)
+		table, due, err = ledger.BuildSweep(l.snapshot, a.Node, a.Vouched)
+	}
+	var claims []ledger.NodeSlot
+	if a.Vouched != "" {
+		claims = l.snapshot.ClaimsOn(a.Node, a.Vouched)
 	}
 	if err != nil || !due {
 		return err
 	}
-	if table.Index, err = l.Ledger.CommitTable(ctx, l.lease, a.Node, table); err != nil {
+	if table.Index, err = l.Ledger.CommitTable(ctx, l.lease, a.Node, table, claims...); err != nil {
 		return err
 	}
 	l.snapshot.Tables = maps.Clone(l.snapshot.Tables)
@@ -95,6 +103,9 @@ func (l *leader) writeTable(ctx context.Context, a Action) error {
 // logAction tells operators what was done.
 func (l *leader) logAction(a Action) {
 	g := a.Gang
+	if a.Order != nil {
+		l.logOrder(a)
+	}
 	switch a.Kind {
 	case Grant:
 		l.Logger.Info("granted", "gang", g.Name, "reservation", g.Reservation.ID, "members", g.Spec.Size(), "gpus", g.Spec.GPUs(), "nodes", nodeNames(g))
@@ -124,6 +135,25 @@ func (l *leader) logAction(a Action) {
 		l.logWrite(a)
 	case DeleteRun:
 		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
+	case Answer, DropOrder: // logged as an order
+	}
+}
+
+// logOrder says what became of an operator's order.
+func (l *leader) logOrder(a Action) {
+	o := a.Order.Doc
+	log := l.Logger.With("gang", o.Gang, "order", o.Kind, "by", o.By)
+	switch {
+	case a.Kind == Answer:
+		log.Info("order not carried out", "reason", o.Answer.Text)
+	case a.Kind == DropOrder:
+		log.Debug("order removed", "reason", a.What)
+	case o.Kind == ledger.OrderSet:
+		log.Info("order carried out", "knobs", knobText(o.Values))
+	case o.Kind == ledger.OrderPreempt:
+		log.Info("order carried out", "reason", o.Reason, "hold_s", o.HoldS)
+	default:
+		log.Info("order carried out", "reservation", o.Reservation)
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 type want struct {
 	job     *nomad.Job
 	name    string // of the gang
+	gang    *jobspecs.Gang
 	spec    ledger.Spec
-	refused *ledger.Reason // nil: it may be admitted
+	options jobspecs.Options // by which knobs are read
+	refused *ledger.Reason   // nil: it may be admitted
 }
 
 // alive says whether the job waits for GPUs or has them: only such jobs are admitted or refused. A parent never runs
@@ -35,7 +37,7 @@ func (r Rules) wants(v View) map[nomad.JobID]want {
 		if gang == nil {
 			continue
 		}
-		w := want{job: job, name: gang.Name, spec: specOf(gang)}
+		w := want{job: job, name: gang.Name, gang: gang, spec: specOf(gang), options: jobspecs.Options{Levels: append([]string{}, r.Levels...)}}
 		if refusal := findings.Refusal(); refusal != "" {
 			w.refused = reason(WhySpec, refusal)
 		} else if w.tooLarge() {
@@ -203,6 +205,21 @@ func withSpec(g ledger.Gang, w want) ledger.Gang {
 	if g.JobVersion != w.job.Version {
 		g.Failures = 0
 	}
-	g.Spec, g.JobVersion = w.spec, w.job.Version
+	g.Spec, g.JobVersion = w.specWith(g.Set), w.job.Version
 	return g
+}
+
+// specWith is what the job asks for with an operator's knobs laid over it. One that this cluster does not take any more
+// has no effect.
+func (w want) specWith(set map[string]string) ledger.Spec {
+	gang := w.gang
+	for _, knob := range slices.Sorted(maps.Keys(set)) {
+		if changed, err := gang.With(map[string]string{knob: set[knob]}, w.options); err == nil {
+			gang = changed
+		}
+	}
+	if gang == w.gang {
+		return w.spec
+	}
+	return specOf(gang)
 }

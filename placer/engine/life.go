@@ -304,13 +304,18 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 	if _, clear := ledger.Cleared(s.Ledger, g, release); !clear {
 		return Action{}, false
 	}
+	return s.release(g, release), true
+}
+
+// release takes a closing gang's slots out; what it is then is what it was closed for, unless its job is gone.
+func (s step) release(g ledger.Gang, how ledger.Release) Action {
 	after, gone := s.afterwards(g)
-	release.Remove = gone
+	how.Remove = gone
 	what := string(after.State)
 	if gone {
 		what = "deleted"
 	}
-	return Action{Kind: Release, What: what, Gang: after, Release: release}, true
+	return Action{Kind: Release, What: what, Gang: after, Release: how}
 }
 
 // afterwards is a gang's document once its reservation is gone; gone says that the document goes, too.
@@ -344,8 +349,8 @@ func (s step) liveOver(g ledger.Gang) (Action, bool) {
 		again := w.job.Version > g.JobVersion || g.State == ledger.GangFailed && g.Why != nil && g.Why.Code == WhyDead
 		if w.alive() && w.refused == nil && again {
 			fresh := s.admitted(w)
-			fresh.LastRun = g.LastRun
-			return s.put(putAgain, fresh)
+			fresh.LastRun, fresh.Set = g.LastRun, g.Set
+			return s.put(putAgain, withSpec(fresh, w))
 		}
 	case stopped:
 	}

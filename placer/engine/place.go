@@ -204,7 +204,7 @@ func (s step) grant(g ledger.Gang, grant model.Grant, sites map[string]*site, po
 		ID: s.rules.NewID(), At: s.now, JobVersion: g.JobVersion, Shape: g.Spec.Shape,
 		MasterPort: ports.free(members[0].Node, s.rules.PortBase), Placements: placementsOf(g.Spec, members, sites),
 	}
-	g.State, g.Since, g.Why, g.NotBefore = ledger.GangReserved, s.now, nil, nil
+	g.State, g.Since, g.Why, g.NotBefore, g.HoldUntil = ledger.GangReserved, s.now, nil, nil, nil
 	g.Attempts++
 	slots := map[string][]ledger.Slot{}
 	for _, m := range members {

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -53,6 +54,7 @@ func TestWholeOrAbsent(t *testing.T) {
 			"rights": func(rt *rapid.T) {
 				w.rights, w.allowed = rapid.SampledFrom([]string{"", "", "Permission denied"}).Draw(rt, "rights"), 0
 			},
+			"order":  m.order,
 			"elect":  func(*rapid.T) { w.elect() },
 			"outage": func(rt *rapid.T) { w.stale = rapid.SampledFrom([]string{"", "", "down"}).Draw(rt, "stale") },
 			"fault":  m.faults,
@@ -174,6 +176,21 @@ func (m machine) endClosing() {
 			}
 			m.endOn(at, structs.AllocClientStatusFailed, nomad.Task{Failed: true, Exit: &one})
 		}
+	}
+}
+
+// order lets an operator preempt some gang, set something for it, or vouch for its closing slots.
+func (m machine) order(rt *rapid.T) {
+	o := ledger.Order{Gang: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "gang"), By: "operator"}
+	o.Kind = rapid.SampledFrom([]ledger.OrderKind{ledger.OrderPreempt, ledger.OrderRelease, ledger.OrderSet}).Draw(rt, "kind")
+	if r := m.load().Gangs[o.Gang].Doc.Reservation; r != nil {
+		o.Reservation = r.ID
+	}
+	o.HoldS = rapid.Int64Range(0, 100).Draw(rt, "hold")
+	o.Values = map[string]string{"priority": fmt.Sprint(rapid.IntRange(1, 99).Draw(rt, "priority"))}
+	_, err := m.ledger.PutOrder(m.t.Context(), o)
+	if pending := (*ledger.OrderPendingError)(nil); !errors.As(err, &pending) {
+		must.NoError(rt, err)
 	}
 }
 
@@ -302,5 +319,6 @@ func (m machine) wrapUp(rt *rapid.T) {
 	must.MapEmpty(rt, s.Runs)
 	must.MapEmpty(rt, s.Refusals)
 	must.MapEmpty(rt, s.Orphans())
+	must.MapEmpty(rt, s.Orders)
 	m.check(rt)
 }

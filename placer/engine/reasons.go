@@ -24,6 +24,7 @@ const (
 	WhyBornAnew   = "born_anew"   // a node is not the one that was granted any more
 	WhyReset      = "reset"       // its job is stopped and registered again, since Nomad's books are wrong about it
 	WhyEnding     = "ending"      // something of an earlier run has not ended yet
+	WhyPreempted  = "preempted"   // an operator wants its GPUs back
 )
 
 // The results of a run, in ledger.RunSummary.
@@ -32,6 +33,7 @@ const (
 	resultFailed     = "failed"
 	resultStopped    = "stopped"
 	resultNotStarted = "not started"
+	resultPreempted  = "preempted"
 )
 
 func reason(code, text string) *ledger.Reason { return &ledger.Reason{Code: code, Text: text} }

@@ -146,7 +146,7 @@ func (s step) sweeps() []Action {
 	var actions []Action
 	orphans := s.Ledger.Orphans()
 	for _, node := range slices.Sorted(maps.Keys(orphans)) {
-		if _, due, err := ledger.BuildSweep(s.Ledger, node); due && err == nil && !slices.ContainsFunc(orphans[node], s.hopeful) {
+		if _, due, err := ledger.BuildSweep(s.Ledger, node, ""); due && err == nil && !slices.ContainsFunc(orphans[node], s.hopeful) {
 			actions = append(actions, Action{Kind: Sweep, Node: node})
 		}
 	}

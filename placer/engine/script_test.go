@@ -128,6 +128,7 @@ func (w *world) happen(words []string) {
 		"beside":  func(e event) { e.beside() },
 		"sweep":   func(e event) { e.sweep() },
 		"epoch":   func(event) { e.loseEpoch() },
+		"order":   func(e event) { e.order() },
 
 		"save":     func(event) { w.saved = w.store.Save() },
 		"restore":  func(event) { w.restore() },
@@ -188,6 +189,23 @@ func (e event) spec() *api.Job {
 		job.AddTaskGroup(group)
 	}
 	return job
+}
+
+// order is what an operator's command writes.
+func (e event) order() {
+	o := ledger.Order{
+		Gang: e.name, Kind: ledger.OrderKind(e.text("to", "preempt")), Reason: e.text("why", ""), HoldS: int64(e.number("hold", 0)),
+		Reservation: e.text("reservation", ""), By: "operator",
+	}
+	for _, pair := range words(e.text("knobs", "")) {
+		if o.Values == nil {
+			o.Values = map[string]string{}
+		}
+		knob, value, _ := strings.Cut(pair, ":")
+		o.Values[knob] = value
+	}
+	_, err := e.w.ledger.PutOrder(e.w.t.Context(), o)
+	must.NoError(e.w.t, err)
 }
 
 func (e event) ranks() []int {
@@ -371,6 +389,13 @@ func (w *world) show() string {
 		if g.NotBefore != nil {
 			fmt.Fprintf(&b, ", not before +%s", g.NotBefore.Sub(w.now))
 		}
+		if g.HoldUntil != nil {
+			fmt.Fprintf(&b, ", held +%s", g.HoldUntil.Sub(w.now))
+		}
+		if len(g.Set) > 0 {
+			fmt.Fprintf(&b, ", set %s (queue %s, priority %d, locality %s, relax %d)",
+				knobText(g.Set), g.Spec.Queue, g.Spec.Priority, g.Spec.Locality, g.Spec.RelaxAfterS)
+		}
 		if len(g.Avoid) > 0 {
 			fmt.Fprintf(&b, ", avoid %v", g.Avoid)
 		}
@@ -383,6 +408,13 @@ func (w *world) show() string {
 		for _, slot := range s.Tables[node].Doc.Slots {
 			fmt.Fprintf(&b, "slot %s on %s: %s, %d GPUs\n", slot.ID(), node, slot.State, len(slot.GPUs))
 		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Orders)) {
+		fmt.Fprintf(&b, "order %s %s", s.Orders[key].Doc.Kind, key)
+		if a := s.Orders[key].Doc.Answer; a != nil {
+			fmt.Fprintf(&b, ": %s", a.Text)
+		}
+		b.WriteByte('\n')
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Refusals)) {
 		fmt.Fprintf(&b, "refusal %s: %s\n", key, s.Refusals[key].Doc.Why.Text)

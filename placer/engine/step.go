@@ -23,8 +23,9 @@ type step struct {
 }
 
 // Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
-// slot, grant, signals, changes of jobs. Nothing to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's
-// state is stale, only what the ledger alone proves is done.
+// slot, grant, signals, changes of jobs. What operators have ordered is done where nothing else is about the gang. Nothing
+// to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's state is stale, only
+// what the ledger alone proves is done.
 func (r Rules) Step(v View, now time.Time) []Action {
 	s := step{View: v, rules: r, now: now}
 	if hearing := s.hear(); len(hearing) > 0 {
@@ -35,14 +36,14 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	s.freeze = s.frozen()
 
 	lives := s.lives()
-	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget), s.housekeeping())
+	lives = append(lives, s.orders(gangsOf(lives))...)
+	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget, Sweep, Answer, DropOrder), s.housekeeping())
 	if v.Nomad.Stale != "" {
 		return actions
 	}
-	busy := map[string]bool{}
+	busy := gangsOf(lives)
 	leaving := map[string]bool{}
 	for _, a := range lives {
-		busy[a.Gang.Name] = true
 		leaving[a.Gang.Name] = a.Kind == Delete || (a.Kind == Release || a.Kind == Forget) && a.Release.Remove
 	}
 	intake := s.intake(leaving)
@@ -68,6 +69,15 @@ func (s step) lives() []Action {
 		}
 	}
 	return actions
+}
+
+// gangsOf are the gangs that actions are about.
+func gangsOf(actions []Action) map[string]bool {
+	gangs := map[string]bool{}
+	for _, a := range actions {
+		gangs[a.Gang.Name] = true
+	}
+	return gangs
 }
 
 // of is the actions of some kinds, in their order.

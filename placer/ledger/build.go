@@ -123,7 +123,8 @@ type Release struct {
 	// LeftBehind are nodes whose slots stay in their tables, closing, of no gang any more: nodes that have been silent for
 	// so long that the gang goes on without them. BuildSweep takes such slots out once their node has cleared them.
 	LeftBehind map[string]bool
-	// Vouched takes slots out although their nodes have not cleared them: a person says that nothing uses them.
+	// Vouched takes slots out, with their claims, although their nodes have not cleared them: a person says that nothing
+	// uses them.
 	Vouched bool
 }
 
@@ -157,6 +158,9 @@ func BuildRelease(s Snapshot, gang Gang, how Release) (Change, error) {
 			continue
 		}
 		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
+		if how.Vouched {
+			change.Claims = append(change.Claims, s.ClaimsOn(node, reservation)...)
+		}
 	}
 	return change, nil
 }

@@ -20,6 +20,7 @@ func (d Claim) version() int     { return d.Version }
 func (d Ack) version() int       { return d.Version }
 func (d Gang) version() int      { return d.Version }
 func (d Refusal) version() int   { return d.Version }
+func (d Order) version() int     { return d.Version }
 func (d Run) version() int       { return d.Version }
 func (d Member) version() int    { return d.Version }
 

@@ -58,11 +58,15 @@ func goldenDocs() map[string]document {
 			State: GangClosing, Submitted: epochTime, Since: later, Why: &Reason{Code: "preempted", Text: "preempted by gang big"},
 			Reservation: &Grant{ID: "k3v9q1", At: epochTime, JobVersion: 2, Shape: "2x2", MasterPort: 29500,
 				Placements: []Placement{{Node: "gpu-1", Address: "10.0.0.7", Group: "worker", Rank: 0, Members: 2, GPUs: 2}}},
-			After: GangWaiting, Attempts: 3, NotBefore: &later, Avoid: []string{"gpu-2"},
+			After: GangWaiting, Attempts: 3, NotBefore: &later, HoldUntil: &later, Avoid: []string{"gpu-2"}, Set: map[string]string{"priority": "80"},
 			LastRun: &RunSummary{Reservation: "j1", Generation: 1, Started: &epochTime2, Ended: later, Result: "failed", Reason: Reason{Code: "exit", Text: "rank 1 ended with 1"}},
 		},
 		"refusal": Refusal{Version: 1, Namespace: "research", Job: "cron", CreateIndex: 5, JobVersion: 1, Gang: "cron", Why: Reason{Code: "type", Text: "system jobs form no gang"}, At: epochTime},
-		"run":     Run{Version: 1, Generation: 2, Phase: RunFailed, MasterAddr: "10.0.0.7", MasterPort: 29500, Missing: []int{1}, Why: "rank 1 ended with 1", Started: &later},
+		"order": Order{
+			Version: 1, ID: "Q2", Gang: "resnet50", Kind: OrderPreempt, Values: map[string]string{"queue": "research"}, HoldS: 600,
+			Reservation: "k3v9q1", Reason: "maintenance", By: "alice@ops", At: epochTime, Answer: &Answer{Text: "there is no such gang", At: later},
+		},
+		"run": Run{Version: 1, Generation: 2, Phase: RunFailed, MasterAddr: "10.0.0.7", MasterPort: 29500, Missing: []int{1}, Why: "rank 1 ended with 1", Started: &later},
 		"member": Member{
 			Version: 1, Rank: 1, Generation: 2, Allocation: "a1", Node: "gpu-1", Address: "10.0.0.7", Port: 29500, State: MemberFailed,
 			Started: &epochTime2, Ended: &later, ExitCode: &exit, Why: "killed",
@@ -113,6 +117,8 @@ func decodeAs(kind string, entry Entry) (document, error) {
 		return docOf[Gang](entry)
 	case "refusal":
 		return docOf[Refusal](entry)
+	case "order":
+		return docOf[Order](entry)
 	case "run":
 		return docOf[Run](entry)
 	default:
@@ -178,7 +184,7 @@ func testNewer(t *testing.T, value string) {
 		k := l.Keys()
 		id := SlotID{"r1", 0}
 		keys := []string{
-			k.Ack("n1"), k.Claim("n1", id), k.Epoch(), k.Gang("a"), k.Health("n1"), k.Node("n1"), k.Refusal("default", "j"),
+			k.Ack("n1"), k.Claim("n1", id), k.Epoch(), k.Gang("a"), k.Health("n1"), k.Node("n1"), k.Order("a"), k.Refusal("default", "j"),
 			k.Run("a", "r1"), k.Member("a", "r1", 0), k.Slots("n1"),
 		}
 		for _, key := range keys {
@@ -198,9 +204,10 @@ func testNewer(t *testing.T, value string) {
 		_, tableErr := l.WatchTable(ctx, "n1", 0, 0)
 		_, gangErr := l.GetGang(ctx, "a")
 		_, epochErr := l.NewEpoch(ctx, lease)
+		_, orderErr := l.PutOrder(ctx, Order{Gang: "a", Kind: OrderPreempt})
 		node := session(t, l.Store(), NodeSession("n1"))
 		for what, err := range map[string]error{
-			"claim": claimErr, "run": runErr, "table": tableErr, "gang": gangErr, "epoch": epochErr,
+			"claim": claimErr, "run": runErr, "table": tableErr, "gang": gangErr, "epoch": epochErr, "order": orderErr,
 			"unclaim": l.Unclaim(ctx, "n1", id, "alloc"),
 			"member":  l.PutMember(ctx, "a", "r1", Member{Version: Version, Node: "n1"}),
 			"node":    l.PublishNode(ctx, node, inventory("n1", 1)),

@@ -27,6 +27,8 @@ type Change struct {
 	Gang       *Versioned[Gang]                // new content, and the index it was read at (0: create)
 	DeleteGang bool                            // delete the gang at Gang.Index instead
 	Tables     map[string]Versioned[SlotTable] // by node: new content, and the index it was read at
+	Claims     []NodeSlot                      // claims to delete, with slots that a person vouches for
+	Order      *Versioned[Order]               // carried out by this, and deleted; nil: none
 }
 
 // Commit makes a change in one transaction, provided that the lease still holds and that neither the gang nor any of
@@ -62,6 +64,13 @@ func (l *Ledger) changeOps(lease Lease, c Change) ([]Op, error) {
 	for _, node := range slices.Sorted(maps.Keys(c.Tables)) {
 		table := c.Tables[node]
 		ops = append(ops, Op{Verb: CAS, Key: l.keys.Slots(node), Value: encode(table.Doc), Index: table.Index})
+	}
+	ops = append(ops, l.deleteClaims(c.Claims)...)
+	if len(ops) > MaxOps {
+		return nil, &TooLargeError{Nodes: len(c.Tables), What: fmt.Sprintf("gang %s: %d slot tables and %d claims at once", c.Gang.Doc.Name, len(c.Tables), len(c.Claims))}
+	}
+	if c.Order != nil && len(ops) < MaxOps-1 { // else the leader sees by itself later that it was carried out
+		ops = append(ops, l.takeOrder(*c.Order)...)
 	}
 	bytes := bodyBytes(ops)
 	large := func(format string, args ...any) error {

@@ -14,10 +14,11 @@
 //	nodes/<node>                        device plugin, held by its session
 //	health/<node>                       device plugin
 //	slots/<node>                        leading placer, check-and-set
-//	claims/<node>/<reservation>.<rank>  that node's driver or plugin
+//	claims/<node>/<reservation>.<rank>  that node's driver or plugin; removed by force with their slots
 //	acks/<node>                         device plugin
 //	gangs/<gang>                        leading placer, check-and-set in each transaction about the gang
 //	refusals/<namespace>/<job>          leading placer
+//	orders/<gang>                       operators' commands; the leading placer answers and removes them
 //	runs/<gang>/<reservation>           rank 0's driver
 //	runs/<gang>/<reservation>/members/<rank>  that member's driver
 package ledger

@@ -162,25 +162,27 @@ const (
 
 // Gang is one gang as the leader knows it.
 type Gang struct {
-	Version     int         `json:"version"`
-	Name        string      `json:"name"`
-	Namespace   string      `json:"namespace"`
-	Job         string      `json:"job"`
-	CreateIndex uint64      `json:"create_index"` // Nomad's; the same job registered anew after a purge has another
-	JobVersion  uint64      `json:"job_version"`  // the job version that Spec was read from
-	Spec        Spec        `json:"spec"`
-	State       GangState   `json:"state"`
-	Submitted   time.Time   `json:"submitted"`             // first seen by a leader; the order of the queue
-	Since       time.Time   `json:"since"`                 // of State
-	Why         *Reason     `json:"why,omitempty"`         // why it waits, closes or failed
-	Reservation *Grant      `json:"reservation,omitempty"` // nil unless reserved, running or closing
-	After       GangState   `json:"after,omitempty"`       // closing: waiting, finished, failed, or "" to delete the document
-	Attempts    int         `json:"attempts,omitempty"`    // grants so far of this job version
-	Failures    int         `json:"failures,omitempty"`    // of the user's command, in a row
-	Reset       *Reset      `json:"reset,omitempty"`       // waiting: its job is being stopped and registered again
-	NotBefore   *time.Time  `json:"not_before,omitempty"`  // waiting: back-off until then
-	Avoid       []string    `json:"avoid,omitempty"`       // nodes that failed the last attempt, tried last
-	LastRun     *RunSummary `json:"last_run,omitempty"`    // how the last reservation ended
+	Version     int               `json:"version"`
+	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace"`
+	Job         string            `json:"job"`
+	CreateIndex uint64            `json:"create_index"` // Nomad's; the same job registered anew after a purge has another
+	JobVersion  uint64            `json:"job_version"`  // the job version that Spec was read from
+	Spec        Spec              `json:"spec"`
+	State       GangState         `json:"state"`
+	Submitted   time.Time         `json:"submitted"`             // first seen by a leader; the order of the queue
+	Since       time.Time         `json:"since"`                 // of State
+	Why         *Reason           `json:"why,omitempty"`         // why it waits, closes or failed
+	Reservation *Grant            `json:"reservation,omitempty"` // nil unless reserved, running or closing
+	After       GangState         `json:"after,omitempty"`       // closing: waiting, finished, failed, or "" to delete the document
+	Attempts    int               `json:"attempts,omitempty"`    // grants so far of this job version
+	Failures    int               `json:"failures,omitempty"`    // of the user's command, in a row
+	Reset       *Reset            `json:"reset,omitempty"`       // waiting: its job is being stopped and registered again
+	NotBefore   *time.Time        `json:"not_before,omitempty"`  // waiting: back-off until then
+	HoldUntil   *time.Time        `json:"hold_until,omitempty"`  // waiting: an operator grants it nothing until then
+	Avoid       []string          `json:"avoid,omitempty"`       // nodes that failed the last attempt, tried last
+	LastRun     *RunSummary       `json:"last_run,omitempty"`    // how the last reservation ended
+	Set         map[string]string `json:"set,omitempty"`         // knobs that an operator has set over the job's meta; Spec has them in it
 }
 
 // Reset says that the leader stops a gang's job and registers the same spec again, so that Nomad places every member anew.
@@ -278,6 +280,38 @@ type Refusal struct {
 	Gang        string    `json:"gang,omitempty"`
 	Why         Reason    `json:"why"`
 	At          time.Time `json:"at"`
+}
+
+// OrderKind is what an operator orders.
+type OrderKind string
+
+// The kinds of orders.
+const (
+	OrderPreempt OrderKind = "preempt" // the gang gives its GPUs back and waits again, last in the queue
+	OrderRelease OrderKind = "release" // its closing slots go although their nodes have not acknowledged them as clear
+	OrderSet     OrderKind = "set"     // knobs that its job's meta would set, changed without touching the job
+)
+
+// Order is what an operator wants of one gang. The leader carries it out and deletes it in one transaction, or writes
+// into Answer why it does not.
+type Order struct {
+	Version     int               `json:"version"`
+	ID          string            `json:"id"` // tells one order from the next about the same gang
+	Gang        string            `json:"gang"`
+	Kind        OrderKind         `json:"kind"`
+	Values      map[string]string `json:"values,omitempty"`      // set: knob -> value; an empty value gives it back to the job
+	HoldS       int64             `json:"hold_s,omitempty"`      // preempt: seconds for which the gang gets nothing
+	Reservation string            `json:"reservation,omitempty"` // release: the one whose slots the operator has looked at
+	Reason      string            `json:"reason,omitempty"`      // preempt: in the operator's words
+	By          string            `json:"by"`                    // for people; what counts is the right to write here
+	At          time.Time         `json:"at"`                    // for people
+	Answer      *Answer           `json:"answer,omitempty"`      // nil: not decided yet
+}
+
+// Answer is why an order is not carried out.
+type Answer struct {
+	Text string    `json:"text"`
+	At   time.Time `json:"at"` // by the leader's clock, which removes answers that are old
 }
 
 // RunPhase is where a run is.

@@ -81,6 +81,12 @@ func (k Keys) Refusal(namespace, job string) string {
 	return k.Refusals() + escape(namespace) + "/" + escape(job)
 }
 
+// Orders is the prefix of what operators have ordered: all that they need to write.
+func (k Keys) Orders() string { return k.root + "orders/" }
+
+// Order is what an operator has ordered about one gang.
+func (k Keys) Order(gang string) string { return k.Orders() + escape(gang) }
+
 // AllRuns is the prefix of all runs.
 func (k Keys) AllRuns() string { return k.root + "runs/" }
 

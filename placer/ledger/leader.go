@@ -135,7 +135,7 @@ var errLeaseLost = fmt.Errorf("the lease was lost: %w", ErrNotLeader)
 
 // lock takes the leader key; won is false when somebody else has it.
 func (l *Ledger) lock(ctx context.Context, lease Lease, name string) (won bool, err error) {
-	value, err := json.Marshal(leaderDoc{Name: name})
+	value, err := json.Marshal(leaderDoc{Name: name, Since: time.Now().UTC()})
 	if err != nil {
 		return false, err
 	}

@@ -276,7 +276,7 @@ func (m *machine) release(*rapid.T) {
 // sweep looks after slots of no gang.
 func (m *machine) sweep(*rapid.T) {
 	s, node := m.snapshot(), m.anyNode()
-	table, due, err := BuildSweep(s, node)
+	table, due, err := BuildSweep(s, node, "")
 	if err != nil || !due {
 		return
 	}
@@ -426,7 +426,7 @@ func (m *machine) wrapUp() {
 		delete(m.doubted, name)
 	}
 	for node := range m.nodes {
-		if swept, due, err := BuildSweep(m.read(), node); due {
+		if swept, due, err := BuildSweep(m.read(), node, ""); due {
 			m.ok(err)
 			_, err := m.clean.CommitTable(m.ctx, m.term, node, swept)
 			m.ok(err)

@@ -193,3 +193,14 @@ func (l *Ledger) Unclaim(ctx context.Context, node string, id SlotID, allocation
 func (l *Ledger) GetGang(ctx context.Context, gang string) (Versioned[Gang], error) {
 	return read[Gang](ctx, l.store, l.keys.Gang(gang))
 }
+
+// WatchGang waits until a gang has changed after an index, or wait is over, and reads it then. ErrNotFound, with the index
+// to go on from, while it does not exist.
+func (l *Ledger) WatchGang(ctx context.Context, gang string, after uint64, wait time.Duration) (Versioned[Gang], error) {
+	return watch[Gang](ctx, l.store, l.keys.Gang(gang), after, wait)
+}
+
+// WatchRefusal is WatchGang for the reason why a job is not admitted.
+func (l *Ledger) WatchRefusal(ctx context.Context, namespace, job string, after uint64, wait time.Duration) (Versioned[Refusal], error) {
+	return watch[Refusal](ctx, l.store, l.keys.Refusal(namespace, job), after, wait)
+}

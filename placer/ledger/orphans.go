@@ -6,6 +6,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -35,9 +36,35 @@ func (s Snapshot) held(slot Slot) bool {
 	return r != nil && r.ID == slot.Reservation
 }
 
+// NodeSlot names a slot with its node.
+type NodeSlot struct {
+	Node string
+	Slot SlotID
+}
+
+// ClaimsOn are the claims on a node's slots of one reservation, in order.
+func (s Snapshot) ClaimsOn(node, reservation string) []NodeSlot {
+	var claims []NodeSlot
+	for _, id := range slices.SortedFunc(maps.Keys(s.Claims[node]), compareSlots) {
+		if id.Reservation == reservation {
+			claims = append(claims, NodeSlot{Node: node, Slot: id})
+		}
+	}
+	return claims
+}
+
+func (l *Ledger) deleteClaims(claims []NodeSlot) []Op {
+	ops := make([]Op, 0, len(claims))
+	for _, c := range claims {
+		ops = append(ops, Op{Verb: Delete, Key: l.keys.Claim(c.Node, c.Slot)})
+	}
+	return ops
+}
+
 // BuildSweep is a node's next table on the way to one without orphans: open ones turn to closing, so that what runs on
-// them is ended as with any other slot, and closing ones that are clear leave. ok is false when there is nothing to do now.
-func BuildSweep(s Snapshot, node string) (swept Versioned[SlotTable], ok bool, err error) {
+// them is ended as with any other slot, and closing ones leave that are clear or of the reservation that a person vouches
+// for (empty: none). ok is false when there is nothing to do now.
+func BuildSweep(s Snapshot, node, vouched string) (swept Versioned[SlotTable], ok bool, err error) {
 	table, err := s.settled(node)
 	if err != nil {
 		return table, false, fmt.Errorf("sweeping node %s: %w", node, err)
@@ -49,7 +76,7 @@ func BuildSweep(s Snapshot, node string) (swept Versioned[SlotTable], ok bool, e
 		case s.held(slot):
 		case slot.State == SlotOpen:
 			slot.State, slot.Why, slot.Closing, ok = SlotClosing, whyOrphan, doc.Sequence, true
-		case s.unclear(node, slot) == "":
+		case slot.Reservation == vouched, s.unclear(node, slot) == "":
 			ok = true
 			continue
 		}
@@ -59,10 +86,11 @@ func BuildSweep(s Snapshot, node string) (swept Versioned[SlotTable], ok bool, e
 }
 
 // CommitTable writes a node's table alone, for a decision that is about no gang, provided that the lease still holds and
-// the table has not changed since it was read. It returns the table's new index. Errors: ErrNotLeader, ErrConflict,
-// ErrUnknownOutcome.
-func (l *Ledger) CommitTable(ctx context.Context, lease Lease, node string, table Versioned[SlotTable]) (uint64, error) {
-	changed, err := l.store.Txn(ctx, []Op{lease.guard(), {Verb: CAS, Key: l.keys.Slots(node), Value: encode(table.Doc), Index: table.Index}})
+// the table has not changed since it was read. The claims given go with it. It returns the table's new index. Errors:
+// ErrNotLeader, ErrConflict, ErrUnknownOutcome.
+func (l *Ledger) CommitTable(ctx context.Context, lease Lease, node string, table Versioned[SlotTable], claims ...NodeSlot) (uint64, error) {
+	ops := []Op{lease.guard(), {Verb: CAS, Key: l.keys.Slots(node), Value: encode(table.Doc), Index: table.Index}}
+	changed, err := l.store.Txn(ctx, append(ops, l.deleteClaims(claims)...))
 	if err != nil {
 		return 0, fmt.Errorf("committing the slot table of node %s: %w", node, leaseError(err, lease))
 	}

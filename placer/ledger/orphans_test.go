@@ -34,7 +34,7 @@ func TestLeftBehind(t *testing.T) {
 		must.Len(t, 1, s.Orphans()["n2"])
 		grant(t, l, lease, asked("b", 1, 8), "r2", "n1")
 
-		_, due, err := BuildSweep(load(t, l), "n2")
+		_, due, err := BuildSweep(load(t, l), "n2", "")
 		must.NoError(t, err)
 		must.False(t, due, must.Sprint("it is claimed"))
 		must.NoError(t, l.Unclaim(t.Context(), "n2", SlotID{"r1", 1}, "alloc"))
@@ -63,7 +63,7 @@ func TestSweep(t *testing.T) {
 
 		held(t, l.Store(), Op{Verb: Set, Key: l.Keys().Gang("b"), Value: []byte(`{"version":99}`)})
 		must.MapEmpty(t, load(t, l).Orphans(), must.Sprint("a document that can't be read may hold it"))
-		table, _, err := BuildSweep(load(t, l), "n1")
+		table, _, err := BuildSweep(load(t, l), "n1", "")
 		must.NoError(t, err)
 		must.NoError(t, l.Store().DestroySession(t.Context(), lease.Session))
 		_, err = l.CommitTable(t.Context(), lease, "n1", table)
@@ -74,7 +74,7 @@ func TestSweep(t *testing.T) {
 // sweep does a sweep of a node that is due.
 func sweep(t *testing.T, l *Ledger, lease Lease, node string) {
 	t.Helper()
-	table, due, err := BuildSweep(load(t, l), node)
+	table, due, err := BuildSweep(load(t, l), node, "")
 	must.NoError(t, err)
 	must.True(t, due)
 	_, err = l.CommitTable(t.Context(), lease, node, table)

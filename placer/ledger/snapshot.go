@@ -26,9 +26,10 @@ type RunState struct {
 
 // Snapshot is the whole ledger at one moment. Read it, never change it: see Versioned.
 type Snapshot struct {
-	Index        uint64 // to follow from
-	EpochID      string // empty: the ledger is new or was lost, so nothing may be granted
-	Leader       string // name of the leading placer; empty: none leads
+	Index        uint64    // to follow from
+	EpochID      string    // empty: the ledger is new or was lost, so nothing may be granted
+	Leader       string    // name of the leading placer; empty: none leads
+	LeaderSince  time.Time // when it took the lead, by its own clock; for people
 	Nodes        map[string]Versioned[Node]
 	NodeSessions map[string]string // session that holds nodes/<node>; empty: the node is silent
 	Health       map[string]Versioned[Health]
@@ -37,6 +38,7 @@ type Snapshot struct {
 	Acks         map[string]Versioned[Ack]
 	Gangs        map[string]Versioned[Gang]
 	Refusals     map[string]Versioned[Refusal] // by "<namespace>/<job>"
+	Orders       map[string]Versioned[Order]   // by gang
 	Runs         map[RunID]RunState
 	// Newer are the keys of documents that this build can't read, in order. They are kept as they are, and whatever they
 	// are about counts as taken: a node with one gets no grant, a slot with one is not clear.
@@ -83,7 +85,8 @@ func (l *Ledger) snapshot(listing Listing) Snapshot {
 		Index: listing.Index, keys: l.keys, indexes: make(map[string]uint64, len(listing.Entries)),
 		Nodes: map[string]Versioned[Node]{}, NodeSessions: map[string]string{}, Health: map[string]Versioned[Health]{},
 		Tables: map[string]Versioned[SlotTable]{}, Claims: map[string]map[SlotID]Versioned[Claim]{}, Acks: map[string]Versioned[Ack]{},
-		Gangs: map[string]Versioned[Gang]{}, Refusals: map[string]Versioned[Refusal]{}, Runs: map[RunID]RunState{},
+		Gangs: map[string]Versioned[Gang]{}, Refusals: map[string]Versioned[Refusal]{},
+		Orders: map[string]Versioned[Order]{}, Runs: map[RunID]RunState{},
 	}
 	for _, entry := range listing.Entries {
 		s.indexes[entry.Key] = entry.Index
@@ -142,7 +145,7 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 	one, two := len(parts) == 1, len(parts) == 2
 	switch {
 	case section == "leader":
-		s.Leader = leaderName(entry)
+		s.Leader, s.LeaderSince = leaderOf(entry)
 	case section == "epoch":
 		epoch, err := decode[Epoch](entry)
 		s.EpochID = epoch.Doc.ID
@@ -163,6 +166,8 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 		return keepEntry(s.Gangs, parts[0], entry)
 	case section == "refusals" && two:
 		return keepEntry(s.Refusals, parts[0]+"/"+parts[1], entry)
+	case section == "orders" && one:
+		return keepEntry(s.Orders, parts[0], entry)
 	case section == "runs" && len(parts) >= 2:
 		return s.addRun(RunID{Gang: parts[0], Reservation: parts[1]}, parts[2:], entry)
 	}
@@ -237,15 +242,16 @@ func addMember(into map[int]Versioned[Member], name string, entry Entry) bool {
 
 // leaderDoc is what a leading placer says about itself, for people.
 type leaderDoc struct {
-	Name string `json:"name"`
+	Name  string    `json:"name"`
+	Since time.Time `json:"since,omitzero"`
 }
 
-func leaderName(entry Entry) string {
+func leaderOf(entry Entry) (name string, since time.Time) {
 	var doc leaderDoc
 	if entry.Session == "" || json.Unmarshal(entry.Value, &doc) != nil {
-		return ""
+		return "", time.Time{}
 	}
-	return doc.Name
+	return doc.Name, doc.Since
 }
 
 // unreadable says whether the document under a key is one that this build can't read.

@@ -45,7 +45,8 @@ type Gang struct {
 	Priority       int       // Nomad's job priority, higher first
 	Submitted      time.Time // its place in the queue
 	WaitingSince   time.Time // what RelaxAfter counts from: submission, or the last time it went back to waiting
-	NotBefore      time.Time // back-off; zero: none
+	NotBefore      time.Time // back-off or hold; zero: none
+	Held           bool      // NotBefore is an operator's hold
 	NVLinkRequired bool      // each member's GPUs in one island, always; otherwise preferred
 	Locality       string    // LocalityNode, one of Snapshot.Levels, or LocalityAny
 	RelaxAfter     time.Duration
@@ -137,4 +138,5 @@ const (
 	WaitConstraints = "constraints" // nodes that Nomad would refuse
 	WaitNever       = "impossible"  // the cluster could not hold it even empty
 	WaitBackoff     = "backoff"     // tried and failed a moment ago
+	WaitHeld        = "held"        // an operator holds it back
 )

@@ -107,6 +107,7 @@ func drawGang(t *rapid.T, name string) model.Gang {
 	if rapid.IntRange(0, 5).Draw(t, "failed before") == 0 {
 		g.NotBefore = epoch.Add(minutes(40, "not before"))
 		g.Avoid = []string{"n0", "n3"}
+		g.Held = rapid.Bool().Draw(t, "held")
 	}
 	for i := range rapid.SampledFrom([]int{1, 1, 2, 2, 3}).Draw(t, "groups") {
 		group := model.Group{
@@ -228,6 +229,8 @@ func auditReason(t *rapid.T, s model.Snapshot, g model.Gang, wait model.Wait, no
 		r.anyNode, r.anyResources, r.empty = true, true, true
 		r.anywhere = !g.RelaxNever
 		must.False(t, r.fits(now), explain)
+	case model.WaitHeld:
+		must.True(t, g.NotBefore.After(now) && g.Held, explain)
 	case model.WaitBackoff:
 		must.True(t, g.NotBefore.After(now), explain)
 	default:

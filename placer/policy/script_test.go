@@ -191,6 +191,8 @@ func (w *world) gang(t *testing.T, words []string) {
 			g.WaitingSince = epoch.Add(duration(t, value))
 		case "notbefore":
 			g.NotBefore = epoch.Add(duration(t, value))
+		case "held":
+			g.Held = true
 		case "nvlink":
 			g.NVLinkRequired = true
 		case "locality":

@@ -35,6 +35,11 @@ variable "checkpoint_interval" {
   type = string
 }
 
+variable "checkpoint_timeout" {
+  type    = string
+  default = "15s"
+}
+
 job "gang" {
   id   = var.gang
   name = var.gang
@@ -76,7 +81,7 @@ job "gang" {
         checkpoint {
           interval = var.checkpoint_interval
           signal   = "SIGUSR1"
-          timeout  = "15s"
+          timeout  = var.checkpoint_timeout
           path     = var.checkpoint_path
         }
       }

@@ -25,6 +25,9 @@ func (c *Cluster) Explain(g model.Gang, now time.Time) (model.Reason, time.Time)
 	if reason, found := e.impossible(); found {
 		return reason, time.Time{}
 	}
+	if g.NotBefore.After(now) && g.Held {
+		return model.Reason{Code: model.WaitHeld, Text: "held back by an operator for " + roughly(g.NotBefore.Sub(now)) + " more"}, relaxAt
+	}
 	if g.NotBefore.After(now) {
 		return model.Reason{
 			Code: model.WaitBackoff,

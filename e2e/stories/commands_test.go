@@ -1,0 +1,158 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package stories
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/shoenig/test/must"
+
+	"github.com/nomad-muster/muster/placer/ledger"
+)
+
+// musterFails runs a muster command that must end with an exit code, and returns what it printed.
+func (s *stage) musterFails(code int, args ...string) string {
+	s.t.Helper()
+	output, err := s.MusterCommand(s.ctx, args...)
+	var exit *exec.ExitError
+	must.True(s.t, errors.As(err, &exit), must.Sprintf("muster %s: %v\n%s", strings.Join(args, " "), err, output))
+	must.EqOp(s.t, code, exit.ExitCode(), must.Sprint(output))
+	return output
+}
+
+// runArgs are the arguments of muster run for a gang of jobs/gang.nomad.hcl.
+func (s *stage) runArgs(name string, vars ...string) []string {
+	args := []string{"run", "-var", "gang=" + name, "-var", "gpus=1", "-var", "program=" + s.TestProgram()}
+	for _, v := range vars {
+		args = append(args, "-var", v)
+	}
+	return append(args, filepath.Join("jobs", "gang.nomad.hcl"))
+}
+
+// runsToTheEnd: muster run shows why a gang waits, where it starts, what rank 0 prints, and its end, and says by its exit
+// code which it was.
+func runsToTheEnd(s *stage) {
+	output, err := s.MusterCommand(s.ctx, s.runArgs("followed", "count=2", `args=["-for", "2s"]`)...)
+	must.NoError(s.t, err)
+	must.StrContains(s.t, output, "submitted job followed (version 0): gang followed: 2 members x 1 GPU = 2")
+	must.StrContains(s.t, output, "granted: ranks 0-1 on n")
+	must.StrContains(s.t, output, "gang followed rank 0 of 2, generation 1: 1 GPUs open\n")
+	must.StrNotContains(s.t, output, "rank 1 of 2", must.Sprint("rank 0 alone is shown"))
+	must.StrContains(s.t, output, "\nfinished\n")
+	must.StrContains(s.t, output, "gang followed has finished\n")
+
+	release := s.submitUntil(gang{name: "owner", count: 1, gpus: 1})
+	s.awaitWhole("owner", 1, startWithin)
+	refused := s.musterFails(1, s.runArgs("owner", "count=1", "job=thief")...)
+	must.StrContains(s.t, refused, "job thief was refused: the gang name owner belongs to job owner in namespace default, which asked first; choose another name\n")
+	must.NoError(s.t, s.StopJob(s.ctx, "thief", true))
+	faulty := s.musterFails(2, s.runArgs("7", "count=1")...)
+	must.StrContains(s.t, faulty, "error: ")
+
+	ended := make(chan string, 1)
+	go func() {
+		output, err := s.MusterCommand(s.ctx, "run", "-follow", "-all", "owner")
+		ended <- fmt.Sprintf("%s%v", output, err)
+	}()
+	release()
+	s.awaitFinished("owner", endWithin)
+	must.StrContains(s.t, <-ended, "gang owner has finished\n<nil>")
+
+	s.submitUntil(gang{name: "stopped", count: 1, gpus: 1})
+	s.awaitWhole("stopped", 1, startWithin)
+	must.NoError(s.t, s.StopJob(s.ctx, "stopped", false))
+	stopped := s.musterFails(1, "run", "-follow", "stopped")
+	must.StrContains(s.t, stopped, "stopped")
+}
+
+// setsAKnob: a gang that waits for one rack starts in two as soon as an operator says so, without a new version of its
+// job, and status tells the same as the gang's document.
+func setsAKnob(s *stage) {
+	s.submit(gang{name: "wide", count: 2, gpus: 4, runFor: seconds(2), more: map[string]string{"locality": "rack", "relax_after": "1h"}})
+	waiting := s.awaitState("wide", ledger.GangWaiting, seconds(20))
+	s.await("a reason", seconds(20), func() (bool, string) {
+		waiting = s.document("wide")
+		return waiting.Why != nil, describe(waiting)
+	})
+	status, err := s.MusterCommand(s.ctx, "status")
+	must.NoError(s.t, err)
+	must.StrContains(s.t, status, "Nodes   = 2: 2 ready\n")
+	must.StrContains(s.t, status, "answers, server ")
+	must.StrContains(s.t, status, waiting.Why.Text)
+
+	refused := s.musterFails(1, "set", "wide", "locality=row")
+	must.StrContains(s.t, refused, `locality = "row" is no level of this cluster`)
+	output, err := s.MusterCommand(s.ctx, "set", "wide", "locality=any", "priority=80")
+	must.NoError(s.t, err)
+	must.EqOp(s.t, "Gang wide: locality=any priority=80\n", output)
+	doc := s.awaitFinished("wide", startWithin+endWithin)
+	must.EqOp(s.t, 80, doc.Spec.Priority)
+	must.EqOp(s.t, 0, doc.JobVersion, must.Sprint("the job was not touched"))
+}
+
+// releasesByForce: a gang is preempted while the device plugin of its node hangs, so that its slot is never said to be
+// clear. An operator sees why, and releases it by force.
+func releasesByForce(s *stage) {
+	release := s.submitUntil(gang{name: "stuck", count: 1, gpus: 1, nodes: "n2"})
+	s.awaitWhole("stuck", 1, startWithin)
+	kept := s.musterFails(1, "release", "-force", "nosuch")
+	must.StrContains(s.t, kept, `no gang named "nosuch"`)
+	plugin := childOf(s.Client("n2").PID(), "nomad-device-mu")
+	must.Positive(s.t, plugin, must.Sprint("n2 has no device plugin"))
+	must.NoError(s.t, syscall.Kill(plugin, syscall.SIGSTOP))
+	defer func() { must.NoError(s.t, syscall.Kill(plugin, syscall.SIGCONT)) }()
+
+	_, err := s.MusterCommand(s.ctx, "preempt", "stuck")
+	must.NoError(s.t, err)
+	s.await("the member to end", endWithin, func() (bool, string) {
+		snapshot, err := s.Ledger.Load(s.ctx)
+		must.NoError(s.t, err)
+		return len(snapshot.Claims["n2"]) == 0 && len(s.ranks("stuck")) == 0, "it still has its claim"
+	})
+	closing := s.document("stuck")
+	must.EqOp(s.t, ledger.GangClosing, closing.State)
+	list, err := s.MusterCommand(s.ctx, "release", "stuck")
+	must.NoError(s.t, err)
+	must.StrContains(s.t, list, closing.Reservation.ID+".0  n2")
+	must.StrContains(s.t, list, "the node has acted on table")
+	must.StrContains(s.t, s.musterFails(1, "release", "-force", "stuck"), "nobody can be asked here: add -yes")
+	must.EqOp(s.t, ledger.GangClosing, s.document("stuck").State)
+
+	output, err := s.MusterCommand(s.ctx, "release", "-force", "-yes", "stuck")
+	must.NoError(s.t, err)
+	must.StrContains(s.t, output, "Released: 1 slot of gang stuck\n")
+	must.NotEq(s.t, ledger.GangClosing, s.document("stuck").State)
+	must.NoError(s.t, syscall.Kill(plugin, syscall.SIGCONT))
+	s.awaitWhole("stuck", 1, 2*startWithin)
+	release()
+	s.awaitFinished("stuck", endWithin)
+}
+
+// childOf finds a child process by the start of its name, which the kernel cuts at 15 bytes; 0: there is none.
+func childOf(parent int, name string) int {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		head, rest, _ := strings.Cut(string(text), ") ")
+		id, comm, _ := strings.Cut(head, " (")
+		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(parent) && strings.HasPrefix(comm, name) {
+			pid, _ := strconv.Atoi(id) // the kernel writes a number
+			return pid
+		}
+	}
+	return 0
+}
