@@ -40,6 +40,7 @@ type Fleet struct {
 type node struct {
 	inventory ledger.Node
 	nomad     *structs.Node
+	seen      uint64           // sequence of the last table acknowledged
 	table     ledger.SlotTable // as offered
 	rev       int
 }

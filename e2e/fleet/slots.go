@@ -16,32 +16,47 @@ import (
 )
 
 // Offer makes every node whose slot table has changed acknowledge it and register the open slots with Nomad, as its
-// device plugin and client would. It returns how many nodes changed.
-func (f *Fleet) Offer(ctx context.Context) (changed int, err error) {
+// device plugin and client would; a node that is asked what it remembers answers. settled says that no node is asked.
+func (f *Fleet) Offer(ctx context.Context) (settled bool, err error) {
 	snapshot, err := f.book.Load(ctx)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
+	settled = true
 	for _, n := range f.nodes {
 		table := snapshot.Tables[n.inventory.Node].Doc
-		if table.Sequence == n.table.Sequence {
+		if table.Sequence == 0 || table.Rebuild {
+			settled = false
+		}
+		if table.Sequence == n.seen {
 			continue
 		}
-		offersBefore := len(n.table.Slots) > 0
-		n.table = table
-		ack := ledger.Ack{Version: ledger.Version, Epoch: table.Epoch, Sequence: table.Sequence, BootID: n.inventory.BootID}
-		if err := f.book.PublishAck(ctx, n.inventory.Node, ack); err != nil {
-			return changed, err
+		if err := f.follow(ctx, n, table); err != nil {
+			return false, err
 		}
-		if !offersBefore && len(table.Slots) == 0 {
-			continue
-		}
-		if err := f.offer(n); err != nil {
-			return changed, err
-		}
-		changed++
 	}
-	return changed, nil
+	return settled, nil
+}
+
+// follow makes a node act on its slot table.
+func (f *Fleet) follow(ctx context.Context, n *node, table ledger.SlotTable) error {
+	ack := ledger.Ack{Version: ledger.Version, Epoch: table.Epoch, Sequence: table.Sequence, BootID: n.inventory.BootID}
+	if table.Rebuild {
+		ack.Remembered = &ledger.Remembered{Asked: table.Sequence, Table: n.table}
+	}
+	if err := f.book.PublishAck(ctx, n.inventory.Node, ack); err != nil {
+		return err
+	}
+	n.seen = table.Sequence
+	if table.Rebuild {
+		return nil
+	}
+	offered := len(n.table.Slots) > 0
+	n.table = table
+	if !offered && len(table.Slots) == 0 {
+		return nil
+	}
+	return f.offer(n)
 }
 
 // Touch changes a node's device group as a change of health does, and nothing else: the node is registered again with
