@@ -23,7 +23,7 @@ import (
 
 // TestDevices tells, one after the other on one cluster, what the device plugin does in trouble.
 func TestDevices(t *testing.T) {
-	c := startCluster(t, cluster.Config{Name: "devices", Nodes: cluster.FourNodes()[:2], Heartbeat: seconds(3)})
+	c := startCluster(t, cluster.Config{Name: "devices", Nodes: cluster.FourNodes()[:2], Limits: cluster.Limits{Heartbeat: seconds(3)}})
 	for _, story := range []struct {
 		name string
 		told func(s *stage)
@@ -140,7 +140,7 @@ func purgedBehindItsClient(s *stage) {
 	s.await("Nomad to forget the job's allocation and the node", seconds(30), func() (bool, string) {
 		must.NoError(s.t, s.Nomad.System().GarbageCollect())
 		left, status := len(s.allocations("ghost")), s.nodeStatus("n1")
-		return left == 0 && status == "", fmt.Sprintf("%d allocations, node %q", left, status)
+		return left == 0 && status == "not registered", fmt.Sprintf("%d allocations, node %q", left, status)
 	})
 
 	s.submit(gang{name: "heir", count: 1, gpus: 8, nodes: "n1", runFor: seconds(2)})
@@ -156,19 +156,6 @@ func purgedBehindItsClient(s *stage) {
 	must.NoError(s.t, client.Signal(syscall.SIGCONT))
 	s.awaitFinished("heir", seconds(60)+startWithin)
 	must.MapEmpty(s.t, s.ranks("ghost"))
-}
-
-// nodeStatus is what Nomad calls a node; empty: it does not know it.
-func (s *stage) nodeStatus(name string) string {
-	s.t.Helper()
-	nodes, _, err := s.Nomad.Nodes().List(nil)
-	must.NoError(s.t, err)
-	for _, node := range nodes {
-		if node.Name == name {
-			return node.Status
-		}
-	}
-	return ""
 }
 
 // slotsInNomad are the device groups of slots on a node by Nomad's books, and how many of all their GPUs are unhealthy.

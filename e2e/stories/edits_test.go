@@ -54,7 +54,7 @@ func silentForAWhile(s *stage) {
 	must.NoError(s.t, client.Signal(syscall.SIGCONT))
 	s.await("node n2 to be back", startWithin, func() (bool, string) { return s.nodeReady("n2") })
 	s.await("its allocation to run again for Nomad", startWithin, func() (bool, string) {
-		return maps.Equal(placed, s.running("steady")), fmt.Sprint(s.allocations("steady"))
+		return maps.Equal(placed, s.running("steady")), fmt.Sprint(s.allocationStates("steady"))
 	})
 
 	s.evaluate("steady")
@@ -78,8 +78,8 @@ func (s *stage) nodeStatus(name string) string {
 	return "not registered"
 }
 
-// allocations are those of a job, with what Nomad wants of each and what its client says.
-func (s *stage) allocations(job string) map[string]string {
+// allocationStates are the allocations of a job, with what Nomad wants of each and what its client says.
+func (s *stage) allocationStates(job string) map[string]string {
 	s.t.Helper()
 	list, _, err := s.Nomad.Jobs().Allocations(job, false, nil)
 	must.NoError(s.t, err)
@@ -97,7 +97,7 @@ func (s *stage) awaitKnown(job string, size int) map[string]string {
 	var running map[string]string
 	s.await("Nomad to know that "+job+" runs", startWithin, func() (bool, string) {
 		running = s.running(job)
-		return len(running) == size, fmt.Sprint(s.allocations(job))
+		return len(running) == size, fmt.Sprint(s.allocationStates(job))
 	})
 	return running
 }
@@ -105,7 +105,7 @@ func (s *stage) awaitKnown(job string, size int) map[string]string {
 // running are the allocations of a job that run and are meant to: a start that a busy machine spoiled has left others.
 func (s *stage) running(job string) map[string]string {
 	s.t.Helper()
-	states := s.allocations(job)
+	states := s.allocationStates(job)
 	maps.DeleteFunc(states, func(_, state string) bool { return state != "run, running" })
 	return states
 }
@@ -252,10 +252,10 @@ func groupsGetTheirOwn(s *stage) {
 	s.run("groups.nomad.hcl", map[string]string{"gang": "twins", "first": "4", "second": "4", "nodes": "n3|n4"})
 	for _, name := range []string{"roles", "twins"} {
 		s.await("the early slot of gang "+name+" to be placed", startWithin, func() (bool, string) {
-			return len(s.allocations(name)) > 0, describe(s.document(name))
+			return len(s.allocationStates(name)) > 0, describe(s.document(name))
 		})
 		s.awaitIdle(name)
-		must.MapLen(s.t, 1, s.allocations(name), must.Sprint("a member was placed on the slot of the other group"))
+		must.MapLen(s.t, 1, s.allocationStates(name), must.Sprint("a member was placed on the slot of the other group"))
 	}
 	for node := range late {
 		must.NoError(s.t, syscall.Kill(s.pluginOf(node), syscall.SIGCONT))
@@ -288,7 +288,7 @@ func (s *stage) checkGroups(name string) {
 		must.NoError(s.t, err)
 		must.Eq(s.t, placed.Group, alloc.TaskGroup, must.Sprintf("rank %d of %s", placed.Rank, name))
 	}
-	must.MapLen(s.t, 2, s.allocations(name), must.Sprint("a member was turned away from a slot"))
+	must.MapLen(s.t, 2, s.allocationStates(name), must.Sprint("a member was turned away from a slot"))
 }
 
 // pausePlugin makes a node's device plugin stand still, so that its node offers no new slot, and returns what lets it go

@@ -43,12 +43,6 @@ variable "relax_after" {
   default = "10m"
 }
 
-variable "job" {
-  type        = string
-  default     = ""
-  description = "ID of the job; empty: the gang's name"
-}
-
 variable "driver" {
   type    = string
   default = "muster"
