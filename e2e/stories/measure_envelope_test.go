@@ -173,36 +173,34 @@ func (e *envelope) ordinaryJob() time.Duration {
 type wave struct {
 	evaluations int           // of batch jobs, processed by Nomad's schedulers
 	busy        time.Duration // until the last of them
-	server      time.Duration // of a core, used by Nomad's server
-	placer      time.Duration // of a core, used by the placer
+	server      time.Duration // of a core, used by Nomad's server, which also has to say how far it is
 }
 
 // change changes slots and waits until Nomad is idle again.
 func (e *envelope) change(slots, first int) wave {
 	e.t.Helper()
 	e.awaitQuiet()
-	server, placer := e.Process("nomad-server"), e.Placers[0]
-	before, began, serverUsed, placerUsed := e.evaluations(), time.Now(), server.CPUTime(), placer.CPUTime()
+	server := e.Process("nomad-server")
+	before, began, used := e.evaluations(), time.Now(), server.CPUTime()
 	for i := range slots {
 		e.touch(first + i)
 	}
 	after, last := e.settle()
-	return wave{int(after - before), max(last.Sub(began), 0), server.CPUTime() - serverUsed, placer.CPUTime() - placerUsed}
+	return wave{int(after - before), max(last.Sub(began), 0), server.CPUTime() - used}
 }
 
 // describeWaves says what one of them costs.
 func describeWaves(waves []wave) string {
 	evaluations, busy := 0, make([]time.Duration, 0, len(waves))
-	var server, placer time.Duration
+	var server time.Duration
 	for _, w := range waves {
 		evaluations += w.evaluations
 		server += w.server
-		placer += w.placer
 		busy = append(busy, w.busy)
 	}
 	n := len(waves)
-	return fmt.Sprintf("%d evaluations, %s of CPU in Nomad's server and %s in the placer; Nomad is idle again after %s",
-		evaluations/n, (server / time.Duration(n)).Round(time.Millisecond), (placer / time.Duration(n)).Round(time.Millisecond), spread(busy))
+	return fmt.Sprintf("%d evaluations, at most %s of CPU in Nomad's server; Nomad is idle again after %s",
+		evaluations/n, (server / time.Duration(n)).Round(time.Millisecond), spread(busy))
 }
 
 // settle waits until no evaluation has been processed for a second, and returns their number and when the last one was.
