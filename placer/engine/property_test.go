@@ -49,7 +49,7 @@ func TestWholeOrAbsent(t *testing.T) {
 			},
 			"drain":   m.drain,
 			"migrate": m.migrate,
-			"away":    func(rt *rapid.T) { m.withNode(rt, m.lose) },
+			"away":    func(rt *rapid.T) { m.withNode(rt, m.goSilent) },
 			"back":    func(rt *rapid.T) { m.withNode(rt, m.comeBack) },
 			"rights": func(rt *rapid.T) {
 				w.rights, w.allowed = rapid.SampledFrom([]string{"", "", "Permission denied"}).Draw(rt, "rights"), 0
@@ -84,6 +84,12 @@ func (m machine) goBack(change func()) {
 	m.settle()
 	stale := m.stale
 	m.stale = ""
+	for _, node := range []string{"n1", "n2", "n3"} {
+		m.comeBack(node) // all nodes are asked, and answer
+	}
+	m.settle()
+	m.ack()
+	m.settle()
 	change()
 	for range 3 {
 		m.settle()
@@ -216,8 +222,8 @@ func (m machine) withNode(rt *rapid.T, do func(node string)) {
 	do(rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(rt, "node"))
 }
 
-// lose makes a node silent.
-func (m machine) lose(node string) {
+// goSilent makes a node silent.
+func (m machine) goSilent(node string) {
 	if m.load().NodeSessions[node] != "" {
 		event{w: m.world, name: node}.away()
 	}
