@@ -231,7 +231,7 @@ func (m machine) goSilent(node string) {
 
 // comeBack lets a node that was silent be heard again, and its driver end what stands on slots that were left behind.
 func (m machine) comeBack(node string) {
-	if s := m.load(); s.NodeSessions[node] == "" {
+	if s := m.load(); s.NodeSessions[node] == "" && s.Nodes[node].Index != 0 { // after a loss its plugin writes all anew
 		event{w: m.world, name: node}.back()
 		for _, slot := range s.Orphans()[node] {
 			if claim, some := s.Claims[node][slot.ID()]; some {
