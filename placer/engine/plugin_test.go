@@ -18,6 +18,8 @@ type devicePlugin struct {
 	table ledger.SlotTable // last acted on
 	asked *ledger.Lineage  // the question that it answers now; nil: none
 	clear []string
+
+	inventory ledger.Node // as published last
 }
 
 // look takes a table of the same epoch that is not older, and one of another epoch after an answer in it.

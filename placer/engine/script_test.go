@@ -277,7 +277,7 @@ func (e event) silence() {
 // back lets a node's device plugin make a session again, maybe as another boot or another client of Nomad's.
 func (e event) back() {
 	w, node := e.w, e.name
-	doc := w.load().Nodes[node].Doc
+	doc := w.plugins[node].inventory // the ledger may have lost it
 	doc.BootID, doc.NodeID = e.text("boot", doc.BootID), e.text("id", doc.NodeID)
 	if old := w.nodes[node]; old.ID != doc.NodeID {
 		next := *old
@@ -288,6 +288,7 @@ func (e event) back() {
 	session, err := w.store.CreateSession(w.t.Context(), ledger.NodeSession(node))
 	must.NoError(w.t, err)
 	must.NoError(w.t, w.ledger.PublishNode(w.t.Context(), session, doc))
+	w.plugins[node].inventory = doc
 }
 
 // away lets Nomad lose a node, whose living allocations it calls unknown then.

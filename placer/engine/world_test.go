@@ -218,6 +218,7 @@ func (w *world) addNode(name, rack string, gpus int) {
 	session, err := w.store.CreateSession(ctx, ledger.NodeSession(name))
 	must.NoError(w.t, err)
 	must.NoError(w.t, w.ledger.PublishNode(ctx, session, n))
+	w.plugins[name].inventory = n
 }
 
 func (w *world) load() ledger.Snapshot {
