@@ -176,19 +176,3 @@ func (c *Cluster) startHolder(ctx context.Context, client *Client) error {
 		return text == "ready", text
 	})
 }
-
-// DevicePlugin is the process ID of the node's device plugin; 0 while none runs.
-func (n *Client) DevicePlugin() int {
-	agent := n.PID()
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return 0
-	}
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err == nil && parentOf(pid) == agent && strings.HasSuffix(strings.TrimRight(string(procFile(pid, "cmdline")), "\x00"), "/nomad-device-muster") {
-			return pid
-		}
-	}
-	return 0
-}

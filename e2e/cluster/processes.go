@@ -152,17 +152,6 @@ func startTime(pid int) (time.Duration, bool) {
 	return time.Duration(ticks) * clockTick, err == nil
 }
 
-// parentOf is the process that started another; field 4 of its stat. 0: it has ended.
-func parentOf(pid int) int {
-	stat := procFile(pid, "stat")
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 2 {
-		return 0
-	}
-	parent, _ := strconv.Atoi(fields[1]) // the kernel writes a number
-	return parent
-}
-
 // CPUTime is how long the program has used a core until now; fields 14 and 15 of its stat.
 func (p *Process) CPUTime() time.Duration {
 	stat := procFile(p.PID(), "stat")

@@ -302,7 +302,7 @@ func (s *stage) pausePlugin(node string) (resume func()) {
 
 func (s *stage) pluginOf(node string) int {
 	s.t.Helper()
-	pid := s.Client(node).DevicePlugin()
+	pid := s.Client(node).PluginPID("nomad-device-muster")
 	must.Positive(s.t, pid, must.Sprintf("node %s has no device plugin", node))
 	return pid
 }
