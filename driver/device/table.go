@@ -23,7 +23,10 @@ func (w *world) takeTable(next ledger.SlotTable) {
 		if w.setBack == "" && w.table.Sequence > 0 && !sameSlots(next, w.table) {
 			w.setBack = "the ledger has other slots than this node, and the placer is putting it in order"
 		}
-	case w.table.Sequence == 0, w.heard(next), w.followedBy(next):
+	case w.heard(next):
+		w.unlisted = w.unlistedToo() // the ledger may not have shown its claims yet since it was put in order
+		w.table, w.asked, w.setBack = next, nil, ""
+	case w.table.Sequence == 0, w.followedBy(next):
 		w.table, w.asked, w.setBack = next, nil, ""
 	case next.Epoch == w.table.Epoch:
 		w.setBack = fmt.Sprintf("the ledger was set back (its table is at %d, this node's at %d)", next.Sequence, w.table.Sequence)
@@ -86,22 +89,29 @@ func (w *world) loseTable() {
 // takeClaims takes the claims that were read from the ledger. One that was set back or lost may have lost claims, too, or
 // have old ones again: those in force until then stay so, unlisted, until their tasks are over.
 func (w *world) takeClaims(next map[ledger.SlotID]ledger.Claim, wentBack bool) {
-	unlisted := maps.Clone(w.unlisted)
+	unlisted := w.unlisted
 	if wentBack || w.setBack != "" || w.asked != nil {
-		for id, claim := range w.claims {
-			if _, some := unlisted[id]; !some && w.holds(claim) {
-				if unlisted == nil {
-					unlisted = map[ledger.SlotID]ledger.Claim{}
-				}
-				unlisted[id] = claim
-			}
-		}
+		unlisted = w.unlistedToo()
 	}
 	w.claims = next
 	w.unlisted = keep(unlisted, func(id ledger.SlotID) bool {
 		now, there := next[id]
 		return !there || now.Allocation != unlisted[id].Allocation
 	})
+}
+
+// unlistedToo are the unlisted claims and all others that are in force.
+func (w *world) unlistedToo() map[ledger.SlotID]ledger.Claim {
+	unlisted := maps.Clone(w.unlisted)
+	for id, claim := range w.claims {
+		if _, some := unlisted[id]; !some && w.holds(claim) {
+			if unlisted == nil {
+				unlisted = map[ledger.SlotID]ledger.Claim{}
+			}
+			unlisted[id] = claim
+		}
+	}
+	return unlisted
 }
 
 // endUnlisted gives up the unlisted claims whose tasks are over.

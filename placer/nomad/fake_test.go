@@ -27,10 +27,11 @@ type fake struct {
 	down   error
 	reads  int // of single jobs and nodes
 	hints  chan kind
+	opened chan struct{} // holds something once a stream was opened
 }
 
 func newFake() *fake {
-	return &fake{index: 10, jobs: map[JobID]*api.Job{}, hidden: map[JobID]bool{}, nodes: map[string]*structs.Node{}}
+	return &fake{index: 10, jobs: map[JobID]*api.Job{}, hidden: map[JobID]bool{}, nodes: map[string]*structs.Node{}, opened: make(chan struct{}, 1)}
 }
 
 // change does something to the fake and hints at it, as soon as somebody listens: a stream that is opened later starts
@@ -129,6 +130,10 @@ func (f *fake) Events(ctx context.Context, _ uint64) (<-chan kind, error) {
 	}
 	hints := make(chan kind)
 	f.hints = hints
+	select {
+	case f.opened <- struct{}{}:
+	default:
+	}
 	out := make(chan kind)
 	go func() {
 		defer close(out)
@@ -151,8 +156,9 @@ func (f *fake) Events(ctx context.Context, _ uint64) (<-chan kind, error) {
 	return out, nil
 }
 
-// hangUp breaks the event stream.
+// hangUp breaks the event stream, once there is one.
 func (f *fake) hangUp() {
+	<-f.opened
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(f.hints)
