@@ -295,7 +295,7 @@ func failsWithoutConsul(s *stage) {
 	release()
 	must.NoError(s.t, os.WriteFile(until, nil, 0o644))
 	for _, name := range []string{"patient", "simple"} {
-		doc := s.awaitFinished(name, seconds(120))
+		doc := s.awaitOver(name) // the released member that lived on may have ended well just before its gang was closed
 		must.GreaterEq(s.t, 2, doc.Attempts)
 	}
 }

@@ -44,10 +44,11 @@ func oneIsRestarted(s *stage) {
 		before = s.awaitGeneration("restarted", i+2, before)
 		must.Eq(s.t, allocs, s.allocsOf("restarted"))
 	}
-	shown, err := s.NomadCommand(s.ctx, "alloc", "status", allocs[2])
-	must.NoError(s.t, err)
-	must.StrContains(s.t, shown, "starts again in place: rank 1 on node")
-	must.StrContains(s.t, shown, "generation 3, master")
+	s.await("Nomad's servers to hear the events", startWithin, func() (bool, string) {
+		shown, err := s.NomadCommand(s.ctx, "alloc", "status", allocs[2])
+		must.NoError(s.t, err)
+		return strings.Contains(shown, "starts again in place: rank 1 on node") && strings.Contains(shown, "generation 3, master"), shown
+	})
 	output, err := s.NomadCommand(s.ctx, "alloc", "logs", allocs[2])
 	must.NoError(s.t, err)
 	must.StrContains(s.t, output, "generation 3: 8 GPUs open", must.Sprint("the output of later generations is kept"))
