@@ -154,12 +154,21 @@ func (p *Plugin) supersedeLocked(t *task) {
 		t.logger.Warn("ending an earlier task of this allocation, which Nomad did not recover", "dir", dir)
 		p.care[dir] = care{seat: saved.Seat}
 		go func() {
-			err := p.clear(p.ctx, t.ledger, dir, saved.Seat, t.logger)
+			var retry gang.Retry
+			for {
+				err := p.clear(p.ctx, t.ledger, dir, saved.Seat, t.logger)
+				if err == nil {
+					break
+				}
+				// As long as nobody knows that its processes are gone, the new task waits.
+				t.logger.Warn("an earlier task of this allocation can't be cleared away; trying on", "dir", dir, "error", err)
+				if retry.Wait(p.ctx) != nil {
+					return
+				}
+			}
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if delete(p.care, dir); err != nil {
-				t.logger.Warn("an earlier task of this allocation can't be cleared away", "error", err)
-			}
+			delete(p.care, dir)
 		}()
 	}
 }

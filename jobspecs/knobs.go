@@ -42,7 +42,7 @@ func (g *Gang) With(knobs map[string]string, options ...Options) (*Gang, error) 
 		case knob == knobPriority:
 			priority, err := strconv.Atoi(value)
 			if err != nil || priority < 1 || priority > mostPriority {
-				r.refuse(place{}, "write a number from 1 to 100, as of a job", "priority = %q is not a priority", value)
+				r.refuse(place{}, "write a number from 1 to "+strconv.Itoa(mostPriority), "priority = %q is not a priority", value)
 			}
 			changed.Priority = priority
 		case !slices.Contains(Knobs(), knob):

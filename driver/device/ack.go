@@ -123,7 +123,7 @@ func (a *acknowledger) claimAgain(ctx context.Context, w world, seen evidence) {
 	if len(w.unlisted) == 0 {
 		return
 	}
-	a.world.update(func(w *world) { w.endUnlisted(seen) })
+	w = a.world.update(func(w *world) { w.endUnlisted(seen) })
 	for _, id := range sortedIDs(w.unlisted) {
 		claim := w.unlisted[id]
 		if claim.By != claimedByPlugin || seen.allocsErr != nil || seen.over(claim.Allocation) {

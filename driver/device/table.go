@@ -114,9 +114,12 @@ func (w *world) unlistedToo() map[ledger.SlotID]ledger.Claim {
 	return unlisted
 }
 
-// endUnlisted gives up the unlisted claims whose tasks are over.
+// endUnlisted gives up the unlisted claims that the ledger has again, and those whose tasks are over.
 func (w *world) endUnlisted(seen evidence) {
 	w.unlisted = keep(w.unlisted, func(id ledger.SlotID) bool {
+		if listed, some := seen.claims[id]; some && seen.claimsErr == nil && listed.Allocation == w.unlisted[id].Allocation {
+			return false
+		}
 		slot, _ := w.table.Find(id)
 		return seen.allocsErr != nil || !seen.over(w.unlisted[id].Allocation) || w.processOn(slot.GPUs, seen) != busy{}
 	})

@@ -141,7 +141,7 @@ func (f *follower) sawGang(ctx context.Context, g *ledger.Gang) *ending {
 	switch g.State {
 	case ledger.GangFinished:
 		if f.said == "" {
-			return &ending{code: exitDone, text: fmt.Sprintf("gang %s had finished already: its job is unchanged, so that nothing runs", g.Name)}
+			return &ending{code: exitDone, text: fmt.Sprintf("gang %s has finished already; an unchanged job runs nothing", g.Name)}
 		}
 		return &ending{code: exitDone, text: fmt.Sprintf("gang %s has finished", g.Name)}
 	case ledger.GangFailed:

@@ -33,6 +33,7 @@ type logs struct {
 	all   bool // all ranks; else rank 0
 
 	mu      sync.Mutex    // one line at a time
+	told    sync.Map      // topics of trouble that the user knows of
 	current string        // reservation
 	over    chan struct{} // closed when nothing more will be printed than what is there
 	streams sync.WaitGroup
@@ -72,12 +73,16 @@ func (l *logs) finish(ctx context.Context, limit time.Duration) {
 // over.
 func (l *logs) watch(ctx context.Context, reservation string) {
 	ended := map[string]chan struct{}{}
-	for index := uint64(0); ctx.Err() == nil; {
+	for index, tries := uint64(0), lastTries; ctx.Err() == nil && tries > 0; {
 		members, next, err := l.members(ctx, reservation, index)
-		if err != nil && !closed(l.over) {
-			pause(ctx, troublePause)
-		}
 		if err != nil {
+			if !closed(l.over) || index == 0 { // else it is our own end of a long wait
+				l.once(ctx, "allocations", err)
+				pause(ctx, troublePause)
+			}
+			if closed(l.over) {
+				tries--
+			}
 			continue
 		}
 		index = next
@@ -189,6 +194,16 @@ func slotOf(stub *nomad.AllocationListStub) (task string, id ledger.SlotID, ok b
 	return "", id, false
 }
 
+// once tells the user, the first time, why nothing of a kind is to be seen.
+func (l *logs) once(ctx context.Context, topic string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if _, told := l.told.LoadOrStore(topic, true); !told {
+		l.meta.say("what the tasks print can't be read yet: %v; trying on", err)
+	}
+}
+
 // stream prints one output of one member: as it comes, and to its end when the member has ended.
 func (l *logs) stream(ctx context.Context, m logged, kind string, end chan struct{}) {
 	out := &lineWriter{to: l.meta.Stdout, mu: &l.mu}
@@ -209,6 +224,8 @@ func (l *logs) stream(ctx context.Context, m logged, kind string, end chan struc
 			return
 		case last:
 			tries--
+		case err != nil && !isNotFound(err) && !closed(end):
+			l.once(ctx, "log", err)
 		}
 		if !closed(end) || last {
 			pause(ctx, logPause)

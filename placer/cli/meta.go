@@ -189,7 +189,10 @@ func (m Meta) parse(fs *flag.FlagSet, args []string, command cli.Command) bool {
 // fail prints an error and gives the exit code for it.
 func (m Meta) fail(err error) int {
 	m.UI.Error("Error: " + err.Error())
-	return 1
+	if m.Context != nil && m.Context.Err() != nil {
+		return exitInterrupted
+	}
+	return exitFailed
 }
 
 // printJSON prints a value for programs.

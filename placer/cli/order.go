@@ -54,8 +54,12 @@ func (m Meta) give(l *ledger.Ledger, o ledger.Order) error {
 	switch {
 	case withdrawErr != nil:
 		return fmt.Errorf("%w; the order may still be carried out: %w", err, withdrawErr)
-	case !withdrawn:
-		return nil // it was carried out at the last moment
+	case !withdrawn: // it was carried out or answered at the last moment
+		answer, err := l.AwaitOrder(after, written)
+		if answer != nil {
+			return &refusedOrder{text: answer.Text}
+		}
+		return err
 	case m.Context.Err() != nil:
 		return errors.New("interrupted; the order was withdrawn")
 	case errors.Is(err, context.DeadlineExceeded):

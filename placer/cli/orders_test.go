@@ -182,7 +182,7 @@ func TestOrder_Interrupted(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		out := runWith(ctx, []string{"set", "bert", "priority=80"}, Meta{Open: func(string) (*ledger.Ledger, error) { return l, nil }}, nil)
-		must.EqOp(t, "! Error: interrupted; the order was withdrawn\nexit code 1\n", out)
+		must.EqOp(t, "! Error: interrupted; the order was withdrawn\nexit code 130\n", out)
 		s, err := l.Load(t.Context())
 		must.NoError(t, err)
 		must.MapEmpty(t, s.Orders)

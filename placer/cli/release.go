@@ -97,21 +97,23 @@ func (c *ReleaseCommand) Run(args []string) int {
 	if !force || len(v.Slots) == 0 {
 		return exitDone
 	}
-	if err := c.agreed(v, yes); err != nil {
+	if err := c.agreed(v, yes, read.json); err != nil {
 		return c.fail(err)
 	}
 	l, err := c.Open(read.region)
 	if err != nil {
 		return c.fail(err)
 	}
-	return c.release(l, v)
+	return c.release(l, v, read.json)
 }
 
 // agreed asks whether the slots may really go.
-func (c *ReleaseCommand) agreed(v releaseView, yes bool) error {
+func (c *ReleaseCommand) agreed(v releaseView, yes, asJSON bool) error {
 	switch {
 	case yes:
 		return nil
+	case asJSON:
+		return errors.New("a program that reads JSON can't be asked: add -yes")
 	case !c.Terminal():
 		return errors.New("nobody can be asked here: add -yes")
 	}
@@ -126,7 +128,7 @@ func (c *ReleaseCommand) agreed(v releaseView, yes bool) error {
 }
 
 // release orders it for each reservation that was shown.
-func (c *ReleaseCommand) release(l *ledger.Ledger, v releaseView) int {
+func (c *ReleaseCommand) release(l *ledger.Ledger, v releaseView, asJSON bool) int {
 	reservations := map[string]bool{}
 	for _, kept := range v.Slots {
 		reservations[kept.Slot.Reservation] = true
@@ -137,7 +139,9 @@ func (c *ReleaseCommand) release(l *ledger.Ledger, v releaseView) int {
 			return c.fail(err)
 		}
 	}
-	c.UI.Output(fmt.Sprintf("Released: %s of gang %s", countOf(len(v.Slots), "slot"), v.name))
+	if !asJSON {
+		c.UI.Output(fmt.Sprintf("Released: %s of gang %s", countOf(len(v.Slots), "slot"), v.name))
+	}
 	return exitDone
 }
 

@@ -334,7 +334,7 @@ func TestRun_Ends(t *testing.T) {
 		}, 1, "job train was refused: the gang name train belongs to job other in namespace default, which asked first; choose another name"},
 		"this version had finished": {func(w *runWorld) {
 			w.gang(func(g *ledger.Gang) { g.State = ledger.GangFinished })
-		}, 0, "gang train had finished already: its job is unchanged, so that nothing runs"},
+		}, 0, "gang train has finished already; an unchanged job runs nothing"},
 		"the job is purged before any placer has seen it": {func(w *runWorld) {
 			w.change(func() { w.gone = true })
 		}, 1, "job train was stopped"},

@@ -82,16 +82,18 @@ func (s step) bornAnew(members []member) (text string, some bool) {
 	return "", false
 }
 
-// beyond says whether nobody can say any more how an allocation fares: its node is fenced, or its machine belongs to
-// another node of Nomad's since its client lost its data.
+// beyond says whether nobody can say any more how an allocation fares: its node is fenced, or is gone for Nomad while its
+// machine has registered as another one, since its client lost its data.
 func (s step) beyond(a *nomad.Alloc) bool {
 	node := s.Nomad.Nodes[a.NodeID]
 	if node == nil {
 		return false
 	}
-	inventory, known := s.Ledger.Nodes[node.Name]
-	if known && inventory.Doc.NodeID != a.NodeID && s.Ledger.NodeSessions[node.Name] != "" {
-		return true
+	for name, inventory := range s.Ledger.Nodes {
+		if inventory.Doc.NodeID == a.NodeID {
+			return s.fenced(name)
+		}
 	}
-	return known && s.fenced(node.Name)
+	_, known := s.Ledger.Nodes[node.Name]
+	return known && s.Ledger.NodeSessions[node.Name] != "" && node.Status != structs.NodeStatusReady
 }

@@ -31,10 +31,24 @@ func (s step) jobWrites() []Action {
 	for _, name := range slices.Sorted(maps.Keys(s.Ledger.Gangs)) {
 		add(s.ownersWrite(s.Ledger.Gangs[name].Doc))
 	}
+	for _, id := range slices.SortedFunc(maps.Keys(s.wants), nomad.JobID.Compare) {
+		add(s.halfReset(s.wants[id].job))
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.Ledger.Refusals)) {
 		add(s.taker(s.Ledger.Refusals[key].Doc))
 	}
 	return actions
+}
+
+// halfReset is the other half of a reset of which the ledger knows nothing any more, since it was lost or set back: the
+// job itself says what it was stopped for.
+func (s step) halfReset(job *nomad.Job) (Action, bool) {
+	for _, g := range s.Ledger.Gangs {
+		if jobOf(g.Doc) == job.ID && g.Doc.Reset != nil {
+			return Action{}, false
+		}
+	}
+	return Action{Kind: WriteJob, What: endReset, Job: job, Write: nomad.RegisterStopped}, job.Version > 0 && job.StoppedForReset(job.Version-1)
 }
 
 func (a Action) jobID() nomad.JobID {
@@ -96,7 +110,7 @@ func (s step) wantsMore(g ledger.Gang, job *nomad.Job) bool {
 func (s step) taker(r ledger.Refusal) (Action, bool) {
 	w, asks := s.wants[nomad.JobID{Namespace: r.Namespace, ID: r.Job}]
 	if !asks || !w.alive() || w.job.Version != r.JobVersion || w.job.CreateIndex != r.CreateIndex ||
-		s.now.Sub(r.At) < tellFirst || s.livingBeside(w) != nil {
+		s.now.Sub(r.At) < tellFirst || s.livingBeside(w) != nil || s.mayHold(w.job) {
 		return Action{}, false
 	}
 	stop := Action{Kind: WriteJob, What: endTaker, Job: w.job, Write: nomad.StopJob}
@@ -104,8 +118,28 @@ func (s step) taker(r ledger.Refusal) (Action, bool) {
 		return stop, true
 	}
 	first, exists := s.Ledger.Gangs[w.name]
+	if !exists || w.job.Child() || !keepsName(first.Doc) || jobOf(first.Doc) == w.job.ID {
+		return Action{}, false
+	}
+	_, how, _ := s.owner(first.Doc)
 	stop.What, stop.Gang = endSecond, first.Doc
-	return stop, exists && !w.job.Child() && keepsName(first.Doc) && jobOf(first.Doc) != w.job.ID
+	return stop, how == owns
+}
+
+// mayHold says whether a job has slots, whatever gang documents say, or may have some in a ledger that is still being put in
+// order: it is nobody's to stop then.
+func (s step) mayHold(job *nomad.Job) bool {
+	if s.freeze != nil || s.Memory.SetBack && s.patient() {
+		return true
+	}
+	for _, table := range s.Ledger.Tables {
+		if slices.ContainsFunc(table.Doc.Slots, func(slot ledger.Slot) bool {
+			return job.ID == nomad.JobID{Namespace: slot.Owner.Namespace, ID: slot.Owner.Job} && job.CreateIndex == slot.Owner.CreateIndex
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // keepsName says that a gang is not about to leave its name to another job.

@@ -33,7 +33,9 @@ func (s step) owner(g ledger.Gang) (w want, how standing, why string) {
 		return w, left, fmt.Sprintf("job %s does not ask for GPUs of a gang any more", g.Job)
 	case w.job.CreateIndex != g.CreateIndex:
 		return w, left, fmt.Sprintf("job %s was purged and registered anew", g.Job)
-	case w.job.Stopped && (g.Reset == nil || !w.job.StoppedForReset(g.Reset.FromVersion)):
+	case g.Reset != nil && w.job.StoppedForReset(g.Reset.FromVersion):
+		return w, owns, ""
+	case w.job.Stopped:
 		return w, stopped, fmt.Sprintf("job %s was stopped", g.Job)
 	case w.job.Version != g.JobVersion && w.refused != nil:
 		return w, left, fmt.Sprintf("job %s was edited and can't be admitted: %s", g.Job, w.refused.Text)

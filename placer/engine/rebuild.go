@@ -154,11 +154,11 @@ func (s step) sweeps() []Action {
 }
 
 // adoptions give gangs that wait the reservations back that their nodes remember whole.
-func (s step) adoptions() []Action {
+func (s step) adoptions(busy map[string]bool) []Action {
 	reservations := map[string]string{} // to the gang
 	for _, orphans := range s.Ledger.Orphans() {
 		for _, slot := range orphans {
-			if slot.State == ledger.SlotOpen {
+			if slot.State == ledger.SlotOpen && !busy[slot.Owner.Gang] {
 				reservations[slot.Reservation] = slot.Owner.Gang
 			}
 		}
@@ -197,7 +197,7 @@ func (s step) adopted(g ledger.Gang, reservation string) ledger.Gang {
 		}
 	}
 	slices.SortStableFunc(grant.Placements, func(a, b ledger.Placement) int { return cmp.Compare(a.Rank, b.Rank) })
-	g.Reservation = &grant
+	g.Reservation, g.Reset = &grant, nil
 	g.State, g.Since, g.Why, g.NotBefore, g.Attempts = ledger.GangReserved, s.now, nil, nil, max(g.Attempts, 1)
 	return g
 }

@@ -282,6 +282,7 @@ func (e event) back() {
 	if old := w.nodes[node]; old.ID != doc.NodeID {
 		next := *old
 		next.ID, next.ModifyIndex = doc.NodeID, w.next()
+		old.Status = structs.NodeStatusDown // it is heard of no more
 		w.nodes["old "+node], w.nodes[node] = old, &next
 	}
 	w.nodes[node].Status = structs.NodeStatusReady

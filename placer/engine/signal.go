@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/nomad"
 )
 
 // sigkill ends a task so that Nomad counts it as failed.
@@ -34,7 +35,33 @@ func (s step) signals() []Action {
 			}
 		}
 	}
+	orphans := s.Ledger.Orphans()
+	for _, node := range slices.Sorted(maps.Keys(orphans)) {
+		for _, slot := range orphans[node] {
+			if a := s.lastOn(slot); a != nil {
+				m := member{slot: slot.ID(), group: ledger.GroupSpec{Checkpoint: slot.Checkpoint}}
+				if signal := s.dueSignal(m); signal != "" {
+					gang := ledger.Gang{Name: slot.Owner.Gang}
+					actions = append(actions, Action{Kind: Signal, Gang: gang, Slot: slot.ID(), Alloc: a, Task: slot.Owner.Task, Signal: signal})
+				}
+			}
+		}
+	}
 	return actions
+}
+
+// lastOn is the allocation to end on a closing slot of no gang; nil: none, or it ends by itself.
+func (s step) lastOn(slot ledger.Slot) *nomad.Alloc {
+	if slot.State != ledger.SlotClosing || slot.Driver == driverMuster {
+		return nil
+	}
+	owner := nomad.JobID{Namespace: slot.Owner.Namespace, ID: slot.Owner.Job}
+	for _, a := range slices.Backward(s.Nomad.Slots[slot.ID()]) {
+		if a.Job == owner && !a.Terminal() && !a.Stopping() {
+			return a
+		}
+	}
+	return nil
 }
 
 // dueSignal is what to send to a member's task now; empty: nothing.

@@ -48,7 +48,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	}
 	intake := s.intake(leaving)
 	actions = append(actions, intake...)
-	adoptions := s.adoptions()
+	adoptions := s.adoptions(busy)
 	for _, a := range adoptions {
 		busy[a.Gang.Name] = true
 	}

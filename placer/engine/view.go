@@ -125,6 +125,13 @@ func Remember(before Memory, v View, now time.Time) Memory {
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
 	}
+	for _, table := range v.Ledger.Tables {
+		for _, slot := range table.Doc.Slots {
+			if sent, some := before.Signalled[slot.ID()]; some {
+				after.Signalled[slot.ID()] = sent
+			}
+		}
+	}
 	stale := v.Nomad.Stale != ""
 	for name, gang := range v.Ledger.Gangs {
 		if r := gang.Doc.Reservation; r != nil {
@@ -133,9 +140,6 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		for _, m := range v.members(gang.Doc) {
 			if gang.Doc.State == ledger.GangRunning && m.claim == nil {
 				after.ClaimGone[m.slot] = since(before.ClaimGone, m.slot, now, stale)
-			}
-			if sent, some := before.Signalled[m.slot]; some {
-				after.Signalled[m.slot] = sent
 			}
 		}
 		if at, some := before.Explained[name]; some && gang.Doc.State == ledger.GangWaiting {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,6 +101,9 @@ func (w *Writer) note(job JobID, write JobWrite, err error) {
 		return
 	}
 	text := err.Error()
+	if strings.Contains(text, api.RegisterEnforceIndexErrPrefix) {
+		return // somebody has changed the job meanwhile: what follows is decided anew
+	}
 	text = text[:min(len(text), maxDenialBytes)]
 	if w.denied[job].text != text {
 		w.logger.Warn("a job could not be changed in Nomad; it will be tried again", "job", job.ID, "namespace", job.Namespace, "change", write,
