@@ -286,7 +286,7 @@ func failsWithoutConsul(s *stage) {
 		s.t.Logf("failed allocations of %s after %s without Consul: %v", job, away, failed)
 		must.MapLen(s.t, 1, failed)
 		for _, n := range failed {
-			must.LessEq(s.t, 1+2, n, must.Sprint("the member's own failure, and starts in vain until Nomad has heard that the slot is not offered"))
+			must.LessEq(s.t, 1+4, n, must.Sprint("the member's own failure, and starts in vain until Nomad has heard that the slot is not offered"))
 		}
 	}
 	s.logNewest("patient")
