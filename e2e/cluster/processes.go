@@ -92,6 +92,9 @@ func (p *processes) look(pid int) (TaskProcess, bool) {
 	}
 	rank, err := strconv.Atoi(env["MUSTER_RANK"])
 	if err != nil {
+		if len(procFile(pid, "environ")) == 0 { // it began to end in the middle of the first reading, which was cut off
+			return TaskProcess{}, false
+		}
 		rank = -1
 	}
 	return TaskProcess{
