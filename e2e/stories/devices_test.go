@@ -150,8 +150,8 @@ func purgedBehindItsClient(s *stage) {
 		why := snapshot.Acks["n1"].Doc.Busy[slot.String()]
 		return strings.Contains(why, fmt.Sprintf("is used by process %d (testprog)", before[0].PID)), why
 	})
+	s.awaitState("heir", ledger.GangWaiting, seconds(10))
 	must.Eq(s.t, pids(before), pids(s.ranks("ghost")))
-	must.Eq(s.t, ledger.GangWaiting, s.document("heir").State)
 
 	must.NoError(s.t, client.Signal(syscall.SIGCONT))
 	s.awaitFinished("heir", seconds(60)+startWithin)
