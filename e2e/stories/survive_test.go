@@ -64,6 +64,8 @@ func drained(s *stage) {
 	oneEnds()
 	s.awaitOver("pair")
 	s.awaitOver("one")
+	s.undrain(left) // Nomad may have ended the drain only after it was called off, and keeps the node ineligible then
+	s.undrain(forced)
 }
 
 // awaitMoved waits until a gang runs whole in other processes than before. Meanwhile its job must not look done.
@@ -166,6 +168,15 @@ func (s *stage) undrain(node string) {
 	s.t.Helper()
 	_, err := s.NomadCommand(s.ctx, "node", "drain", "-disable", "-yes", "-detach", s.nodeID(node))
 	must.NoError(s.t, err)
+	s.await("node "+node+" to take members again", startWithin, func() (bool, string) {
+		info, _, err := s.Nomad.Nodes().Info(s.nodeID(node), nil)
+		must.NoError(s.t, err)
+		if info.DrainStrategy == nil && info.SchedulingEligibility == nomad.NodeSchedulingEligible {
+			return true, ""
+		}
+		_, err = s.Nomad.Nodes().ToggleEligibility(info.ID, true, nil)
+		return false, fmt.Sprintf("%s, draining: %v, %v", info.SchedulingEligibility, info.DrainStrategy != nil, err)
+	})
 }
 
 // failures tells several stories at once, since each is mostly waiting.
