@@ -286,6 +286,8 @@ func nodesLost(s *stage) {
 	bootedEnds := s.submitUntil(gang{name: "booted", count: 1, gpus: 4, nodes: "n4"})
 	gone, wiped, booted := s.awaitWhole("gone", 2, startWithin), s.awaitWhole("wiped", 1, startWithin), s.awaitWhole("booted", 1, startWithin)
 
+	s.awaitKnown("gone", 2)
+
 	lost := s.Client(gone[0].Node)
 	must.NoError(s.t, lost.Freeze())
 	frozen := time.Now()
