@@ -43,12 +43,15 @@ func (s step) jobWrites() []Action {
 // halfReset is the other half of a reset of which the ledger knows nothing any more, since it was lost or set back: the
 // job itself says what it was stopped for.
 func (s step) halfReset(job *nomad.Job) (Action, bool) {
+	if job.Version == 0 || !job.StoppedForReset(job.Version-1) {
+		return Action{}, false
+	}
 	for _, g := range s.Ledger.Gangs {
 		if jobOf(g.Doc) == job.ID && g.Doc.Reset != nil {
 			return Action{}, false
 		}
 	}
-	return Action{Kind: WriteJob, What: endReset, Job: job, Write: nomad.RegisterStopped}, job.Version > 0 && job.StoppedForReset(job.Version-1)
+	return Action{Kind: WriteJob, What: endReset, Job: job, Write: nomad.RegisterStopped}, true
 }
 
 func (a Action) jobID() nomad.JobID {
