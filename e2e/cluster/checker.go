@@ -19,8 +19,8 @@ import (
 
 const (
 	sampleEvery = 100 * time.Millisecond
-	// startSpread is how far apart the processes of one gang may start.
-	startSpread = time.Second
+	// startSpread is how far apart the processes of one gang may start, however busy the machine is that plays all nodes.
+	startSpread = 5 * time.Second
 	// startGrace is how long a sample of all processes may take on a busy machine.
 	startGrace = time.Second
 )

@@ -33,8 +33,8 @@ func TestCheckerSees(t *testing.T) {
 			problem: "runs in part: 1 of 2 members",
 		},
 		"processes that start apart": {
-			change:  func(m *moment) { m.holders[1].Started += 1100 * time.Millisecond },
-			problem: "started 1.13s apart",
+			change:  func(m *moment) { m.holders[1].Started += 5100 * time.Millisecond },
+			problem: "started 5.13s apart",
 		},
 		"two gangs on one GPU": {
 			change: func(m *moment) {

@@ -35,6 +35,7 @@ func waitsAndStartsWhole(s *stage) {
 	release()
 	second := s.awaitWhole("second", 2, endWithin+startWithin)
 	must.SliceLen(s.t, 2, nodesOf(second))
+	must.LessEq(s.t, time.Second, (second[0].Started - second[1].Started).Abs(), must.Sprint("between the starts of the two processes"))
 	s.awaitFinished("second", endWithin)
 	s.awaitFinished("first", endWithin)
 }
