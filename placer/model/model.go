@@ -17,10 +17,57 @@ type Snapshot struct {
 	Levels []string // topology levels above the node, outermost first, for example zone, rack
 	Nodes  []Node   // sorted by Name
 	Gangs  []Gang   // those that wait; any order
+	// Running are the gangs that hold GPUs, those that are giving them back included; any order. What they hold is not
+	// in Free of any node.
+	Running []Running
+	Queues  []Queue // the whole tree, any order; a gang of a queue that is not listed is in one without quota or limit
+	Settings
 	// Object says why a grant can't be made although it fits: what only Nomad's arithmetic and the ledger's limits know.
 	// It is asked once about each grant, in the order in which they are made; a grant without a reason counts as made.
 	// Nil: every grant can be.
 	Object func(Grant) (Reason, bool)
+}
+
+// Settings are what an operator decides about the policy; the zero value is the default of each.
+type Settings struct {
+	HalfLife     time.Duration // of the GPU time that fair share looks back on; 0: DefaultHalfLife
+	MinRuntime   time.Duration // a gang is not evicted sooner after its start; 0: DefaultMinRuntime
+	ReclaimAbove float64       // share of all usable GPUs in use from which lent quota is reclaimed; 0: DefaultReclaimAbove
+	Evictions    int           // of one gang within EvictionWindow, at most; 0: DefaultEvictions
+	AgeBound     time.Duration // a gang that has waited for so long goes before all younger ones of its queue; 0: DefaultAgeBound
+	Defragment   bool          // moves are carried out, not only proposed
+}
+
+// The defaults of Settings.
+const (
+	DefaultHalfLife     = 24 * time.Hour
+	DefaultMinRuntime   = 10 * time.Minute
+	DefaultReclaimAbove = 0.90 // as Philly did (Jeon et al., USENIX ATC 2019, section 2.3)
+	DefaultEvictions    = 3
+	EvictionWindow      = 24 * time.Hour
+	DefaultAgeBound     = 24 * time.Hour
+)
+
+// Queue is a share of the cluster. Queues nest: the name of a queue inside another starts with the other's and a dot.
+type Queue struct {
+	Name       string  // "research", "research.vision"
+	Quota      int     // GPUs that it is owed; they are part of its parent's
+	Max        int     // GPUs that it and all queues inside may hold at most; 0: no limit
+	Weight     float64 // its part, beside its siblings, of what nobody is owed or uses; 0: 1
+	Preempt    bool    // gangs of higher priority may evict those of lower priority of the same queue
+	GPUSeconds float64 // used so far by its own gangs, decayed with Settings.HalfLife to the moment of the snapshot
+}
+
+// Running is a gang that holds GPUs.
+type Running struct {
+	Gang               // as it was asked for
+	Members  []Member  // by rank
+	Level    string    // the locality that it got
+	Granted  time.Time // since when it holds its GPUs
+	Started  time.Time // of its processes; zero: not yet
+	Saved    time.Time // when the last checkpoint that every member has finished was finished; zero: none since Started
+	Closing  bool      // it is giving its GPUs back
+	FreedFor string    // closing: the gang that it was evicted for; empty: none
 }
 
 // Node is one GPU node as the placer may use it now.
@@ -51,10 +98,32 @@ type Gang struct {
 	Locality       string    // LocalityNode, one of Snapshot.Levels, or LocalityAny
 	RelaxAfter     time.Duration
 	RelaxNever     bool
+	RelaxAuto      bool          // widen when waiting costs more than the slower run; RelaxAfter and RelaxNever mean nothing
+	Comm           Comm          // how much its members talk to one another
 	MaxRuntime     time.Duration // 0: not stated
+	Expected       time.Duration // how long gangs like it have run; 0: not known
+	Evicted        []time.Time   // when it was evicted, within EvictionWindow
+	Earmarks       []Earmark     // GPUs that were freed for it: no other gang may have them
 	Groups         []Group       // in file order: ranks follow it
 	Avoid          []string      // nodes where the last attempt failed: used last
 }
+
+// Earmark is GPUs of one node that were, or are being, freed for one gang.
+type Earmark struct {
+	Node string
+	GPUs gpu.Set
+}
+
+// Comm is how much the members of a gang talk to one another: how much distance costs it.
+type Comm string
+
+// The classes of muster_comm.
+const (
+	CommUnknown Comm = "" // as CommHigh is the safe guess for more than one member
+	CommNone    Comm = "none"
+	CommLow     Comm = "low"
+	CommHigh    Comm = "high"
+)
 
 // The two localities that are no topology level.
 const (
@@ -93,10 +162,28 @@ func (g Gang) GPUs() int {
 	return n
 }
 
-// Decision is what to do now: the gangs to start, whole, and for every other gang why it waits.
+// Decision is what to do now: the gangs to start, whole, those to evict, whole, and for every other gang why it waits.
 type Decision struct {
-	Grants []Grant
-	Waits  []Wait
+	Grants    []Grant
+	Evictions []Eviction
+	Moves     []Move
+	Waits     []Wait
+}
+
+// Eviction ends a running gang after a checkpoint and sends it back to the queue, so that another can start.
+type Eviction struct {
+	Gang           string
+	For            string // the gang that gets what it holds
+	Reason         Reason // for the users of Gang
+	LostGPUSeconds float64
+}
+
+// Move is a proposal: gangs that would be evicted and start again elsewhere, so that For starts sooner.
+type Move struct {
+	For             string
+	Gangs           []string // by name
+	LostGPUSeconds  float64  // by the gangs that are moved
+	SavedGPUSeconds float64  // by For, which would else wait for so long
 }
 
 // Grant places every member of one gang.
@@ -120,7 +207,27 @@ type Wait struct {
 	Reason   Reason
 	Position int       // in the order in which gangs are tried, from 1
 	RelaxAt  time.Time // when its locality widens next; zero: never or not waiting for that
+	Cause    Cause     // what the time that it waits now is put down to
+	Planned  *Planned  // where and when it is to start, if that can be said
+	Earmarks []Earmark // that it has from now on: those of the snapshot, unless they were given up or added to
 }
+
+// Planned is a start that is kept free for a gang.
+type Planned struct {
+	At    time.Time
+	Nodes []string // by name
+	Sure  bool     // At follows from stated run times alone, not from estimates
+}
+
+// Cause is what queued time is put down to (Jeon et al., USENIX ATC 2019, section 3.1).
+type Cause string
+
+// The causes of queued time.
+const (
+	CauseFairShare     Cause = "fair-share"    // its queue has used up what it is owed, or others go first
+	CauseFragmentation Cause = "fragmentation" // GPUs that it may have are free, but not where it can use them
+	CauseOwn           Cause = "own"           // held, in back-off, or asking for what the cluster can't give
+)
 
 // Reason is a code for programs and one plain sentence for people.
 type Reason struct {
@@ -139,4 +246,7 @@ const (
 	WaitNever       = "impossible"  // the cluster could not hold it even empty
 	WaitBackoff     = "backoff"     // tried and failed a moment ago
 	WaitHeld        = "held"        // an operator holds it back
+	WaitQuota       = "quota"       // its queue has all that it may have
+	WaitReserved    = "reserved"    // it would delay a gang that is ahead of it
+	WaitFreeing     = "freeing"     // gangs are being evicted for it
 )

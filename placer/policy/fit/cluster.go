@@ -86,18 +86,60 @@ func New(s model.Snapshot) *Cluster {
 	return c
 }
 
+// Clone returns a copy to try things out on: what is taken from one is not taken from the other.
+func (c *Cluster) Clone() *Cluster {
+	clone := *c
+	clone.nodes = slices.Clone(c.nodes)
+	return &clone
+}
+
 // Take removes a grant of the gang from what is free.
-func (c *Cluster) Take(g model.Gang, grant model.Grant) {
+func (c *Cluster) Take(g model.Gang, grant model.Grant) { c.move(g, grant.Members, -1) }
+
+// Give adds what the members of a gang hold to what is free: as if it had ended.
+func (c *Cluster) Give(g model.Gang, members []model.Member) { c.move(g, members, 1) }
+
+// move takes what members hold (sign -1) or gives it back (sign 1). Nodes that the cluster does not know any more have
+// nothing to give.
+func (c *Cluster) move(g model.Gang, members []model.Member, sign int64) {
 	needs := make(map[string]resources, len(g.Groups))
 	for _, group := range g.Groups {
 		needs[group.Name] = resourcesOf(group)
 	}
-	for _, m := range grant.Members {
-		n := &c.nodes[c.byName[m.Node]]
-		n.free &^= m.GPUs
-		for r, need := range needs[m.Group] {
-			n.has[r] -= need
+	for _, m := range members {
+		i, known := c.byName[m.Node]
+		if !known {
+			continue
 		}
+		n := &c.nodes[i]
+		if sign < 0 {
+			n.free &^= m.GPUs
+		} else {
+			n.free |= m.GPUs & n.Usable
+		}
+		for r, need := range needs[m.Group] {
+			n.has[r] += sign * need
+		}
+	}
+}
+
+// Withhold removes GPUs from what is free, whoever asks, and returns those of them that were free: see Restore.
+func (c *Cluster) Withhold(marks []model.Earmark) (withheld []model.Earmark) {
+	for _, mark := range marks {
+		i, known := c.byName[mark.Node]
+		if !known || c.nodes[i].free&mark.GPUs == 0 {
+			continue
+		}
+		withheld = append(withheld, model.Earmark{Node: mark.Node, GPUs: c.nodes[i].free & mark.GPUs})
+		c.nodes[i].free &^= mark.GPUs
+	}
+	return withheld
+}
+
+// Restore makes GPUs free again that Withhold returned.
+func (c *Cluster) Restore(withheld []model.Earmark) {
+	for _, mark := range withheld {
+		c.nodes[c.byName[mark.Node]].free |= mark.GPUs
 	}
 }
 
