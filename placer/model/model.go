@@ -36,6 +36,7 @@ type Settings struct {
 	Evictions    int           // of one gang within EvictionWindow, at most; 0: DefaultEvictions
 	AgeBound     time.Duration // a gang that has waited for so long goes before all younger ones of its queue; 0: DefaultAgeBound
 	Defragment   bool          // moves are carried out, not only proposed
+	MaxNodes     int           // different nodes that one gang may span; 0: DefaultMaxNodes
 }
 
 // The defaults of Settings.
@@ -46,6 +47,7 @@ const (
 	DefaultEvictions    = 3
 	EvictionWindow      = 24 * time.Hour
 	DefaultAgeBound     = 24 * time.Hour
+	DefaultMaxNodes     = 126 // what one transaction of the ledger holds
 )
 
 // Queue is a share of the cluster. Queues nest: the name of a queue inside another starts with the other's and a dot.
@@ -214,9 +216,9 @@ type Wait struct {
 
 // Planned is a start that is kept free for a gang.
 type Planned struct {
-	At    time.Time
-	Nodes []string // by name
-	Sure  bool     // At follows from stated run times alone, not from estimates
+	At    time.Time // zero: not known, as it waits for gangs whose end nobody can tell
+	Nodes []string  // by name
+	Sure  bool      // At follows from stated run times alone, not from estimates
 }
 
 // Cause is what queued time is put down to (Jeon et al., USENIX ATC 2019, section 3.1).

@@ -28,9 +28,6 @@ import (
 	"github.com/nomad-muster/muster/placer/model"
 )
 
-// MaxNodes is how many different nodes one gang may span: its reservation is one transaction of the ledger.
-const MaxNodes = 126
-
 // Cluster is what is free, less what has been taken so far. It is not safe for concurrent use.
 type Cluster struct {
 	levels  []string // outermost first, as in the snapshot
@@ -38,6 +35,7 @@ type Cluster struct {
 	byName  map[string]int
 	rungs   []rung // innermost first
 	largest int    // GPUs of Usable of the largest node
+	span    int    // different nodes that one gang may use
 	packing packing
 }
 
@@ -75,6 +73,9 @@ func New(s model.Snapshot) *Cluster {
 			has: resources{n.CPUMHz, n.MemoryMB, n.DiskMB},
 		})
 		c.largest = max(c.largest, n.Usable.Len())
+	}
+	if c.span = s.MaxNodes; c.span == 0 {
+		c.span = model.DefaultMaxNodes
 	}
 	slices.SortFunc(c.nodes, func(a, b node) int {
 		return cmp.Or(slices.Compare(a.Path, b.Path), cmp.Compare(a.Fabric, b.Fabric), cmp.Compare(a.Name, b.Name))

@@ -87,7 +87,7 @@ func (a *attempt) holds(nodes []int) bool {
 // count returns how many members of ask k have room on the nodes, those of other groups left aside.
 func (a *attempt) count(k int, nodes []int) int {
 	rooms := newHistogram(a.roomsOf(k, nodes))
-	return min(a.asks[k].Count, rooms.largest(MaxNodes))
+	return min(a.asks[k].Count, rooms.largest(a.c.span))
 }
 
 // short returns the first group that lacks room on the nodes even if it had them to itself, or -1.
@@ -170,7 +170,7 @@ func (e *explanation) pieces(k int) string {
 	want := &e.gpus.asks[k]
 	switch room := e.gpus.count(k, everywhere); {
 	case sum(e.gpus.roomsOf(k, everywhere)) >= want.Count:
-		return fmt.Sprintf("the %d fullest nodes hold only %d members, and a gang may span no more", MaxNodes, room)
+		return fmt.Sprintf("the %d fullest nodes hold only %d members, and a gang may span no more", e.c.span, room)
 	case room == 0:
 		most := 0
 		for i := range e.c.nodes {

@@ -105,7 +105,7 @@ func (e *explanation) gangTooLarge(joined *attempt) string {
 		return fmt.Sprintf("%s; even if it were empty, the cluster could not hold all members at once", e.needs(-1, ""))
 	}
 	if sum(joined.roomsOf(k, e.everywhere())) >= joined.asks[k].Count {
-		return fmt.Sprintf("%s; a gang may span at most %d nodes", e.needs(k, ""), MaxNodes)
+		return fmt.Sprintf("%s; a gang may span at most %d nodes", e.needs(k, ""), e.c.span)
 	}
 	return fmt.Sprintf("%s; even if it were empty, the cluster could hold only %d of %d members", e.needs(k, ""),
 		joined.count(k, e.everywhere()), joined.asks[k].Count)

@@ -96,7 +96,7 @@ func (a *attempt) couldFit(nodes []int) bool {
 		if room < a.asks[k].Count {
 			return false
 		}
-		if len(nodes) > MaxNodes && fewest(a.roomsOf(k, nodes), a.asks[k].Count) > MaxNodes {
+		if len(nodes) > a.c.span && fewest(a.roomsOf(k, nodes), a.asks[k].Count) > a.c.span {
 			return false
 		}
 	}
@@ -207,7 +207,7 @@ func (a *attempt) spread(p plan, k int, ordered []int) int {
 			otherRooms = append(otherRooms, a.alone[k][i])
 		}
 	}
-	for _, at := range pick(otherRooms, need, MaxNodes-len(p)) {
+	for _, at := range pick(otherRooms, need, a.c.span-len(p)) {
 		used = append(used, others[at])
 		rooms[others[at]] = otherRooms[at]
 	}

@@ -133,7 +133,7 @@ func (s *search) distribute(k int, r row, at, left, last int) bool {
 	if at > 0 && s.alike(r.nodes[at-1], i, k) {
 		most = min(most, last)
 	}
-	if s.plan[i] == nil && len(s.plan) == MaxNodes {
+	if s.plan[i] == nil && len(s.plan) == s.c.span {
 		most = 0
 	}
 	for n := most; n >= 0; n-- {
