@@ -44,7 +44,8 @@ const (
 const (
 	MaxMembers       = 16384 // of all groups together
 	MaxGPUsPerMember = 1024
-	MaxNameLength    = 63 // bytes
+	MaxNameLength    = 63    // bytes
+	MaxPriority      = 32766 // the most that Nomad lets an operator allow
 )
 
 // Gang is what a job asks for. Durations are JSON numbers of nanoseconds.

@@ -13,7 +13,6 @@ import (
 const (
 	metaPrefix   = "muster_"
 	knobPriority = "priority"
-	mostPriority = 32766 // the most that Nomad lets an operator allow
 )
 
 // Knobs are the names that With takes, in the order of the documentation.
@@ -41,8 +40,8 @@ func (g *Gang) With(knobs map[string]string, options ...Options) (*Gang, error) 
 		switch value := knobs[knob]; {
 		case knob == knobPriority:
 			priority, err := strconv.Atoi(value)
-			if err != nil || priority < 1 || priority > mostPriority {
-				r.refuse(place{}, "write a number from 1 to "+strconv.Itoa(mostPriority), "priority = %q is not a priority", value)
+			if err != nil || priority < 1 || priority > MaxPriority {
+				r.refuse(place{}, "write a number from 1 to "+strconv.Itoa(MaxPriority), "priority = %q is not a priority", value)
 			}
 			changed.Priority = priority
 		case !slices.Contains(Knobs(), knob):

@@ -91,8 +91,10 @@ func allowed() map[string][]string {
 		"placer/model":      {"driver/gpu"},
 		"placer/policy":     {"placer/model", "driver/gpu"},
 		"placer/nomad":      {"placer/model", "placer/ledger", "jobspecs", "driver/gpu"},
-		"placer/engine":     {"placer/model", "placer/ledger", "placer/nomad", "jobspecs", "driver/gpu"},
-		"placer/config":     {},
+		"placer/engine":     {"placer/model", "placer/ledger", "placer/nomad", "placer/queues", "jobspecs", "driver/gpu"},
+		"placer/queues":     {"placer/model", "placer/ledger", "placer/hclopt", "jobspecs"},
+		"placer/config":     {"placer/hclopt"},
+		"placer/hclopt":     {},
 	}
 }
 
