@@ -17,8 +17,8 @@ import (
 const MaxSlotWhyBytes = 32
 
 // gangHeadroomBytes is what a gang document may still grow by after its grant, for its reason and the same in the summary
-// of its run, the nodes to avoid, and times, so that it can always be closed.
-const gangHeadroomBytes = 2*maxReasonBytes + maxAvoidBytes + 512
+// of its run, the nodes to avoid, whom it is evicted for, and times, so that it can always be closed.
+const gangHeadroomBytes = 2*maxReasonBytes + maxAvoidBytes + 768
 
 const (
 	maxReasonBytes = 512  // of one reason's text, as it is written, when a gang closes
@@ -60,7 +60,8 @@ func writtenBytes(text string) int {
 }
 
 // BuildClose turns all slots of a gang's reservation to closing, with a reason of a few words. The gang given is its new
-// document: closing, with the same reservation. What is too long in it for the room that the grant left is cut.
+// document: closing, with the same reservation. What is too long in it for the room that the grant left is cut. A gang that
+// is evicted for another is closed only once the other has its earmarks, so that what it frees is never anybody's.
 func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 	refuse := refusing("closing", gang.Name)
 	before, err := reserved(s, gang.Name)
@@ -70,6 +71,9 @@ func BuildClose(s Snapshot, gang Gang, why string) (Change, error) {
 	reservation := before.Doc.Reservation.ID
 	if gang.State != GangClosing || gang.Reservation == nil || gang.Reservation.ID != reservation {
 		return Change{}, refuse("its new document must be closing, with reservation %s", reservation)
+	}
+	if other := gang.FreedFor; other != before.Doc.FreedFor && other != "" && len(s.Gangs[other].Doc.Earmarks) == 0 {
+		return Change{}, refuse("it would be evicted for gang %s, which has nothing earmarked", other)
 	}
 	change := Change{Gang: &Versioned[Gang]{Doc: withinHeadroom(gang), Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
 	for _, node := range nodesOf(before.Doc) {

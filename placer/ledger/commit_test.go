@@ -356,7 +356,7 @@ func TestGrantRefusals(t *testing.T) {
 			s.Claims["n1"] = map[SlotID]Versioned[Claim]{{"r0", 3}: {Doc: claimOf("r0", 3, "alloc-9")}}
 		}, "granting gang a: node n1: allocation alloc-9 has a claim on slot r0.3, which the ledger does not have"},
 		"large document": {func(_ *Snapshot, g *Gang, _ map[string][]Slot) { g.Avoid = []string{strings.Repeat("n", 24<<10)} },
-			"too large for the ledger: gang a: its document has 25256 bytes; the limit is 22016"},
+			"too large for the ledger: gang a: its document has 25256 bytes; the limit is 21760"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

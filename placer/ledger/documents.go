@@ -183,6 +183,52 @@ type Gang struct {
 	Avoid       []string          `json:"avoid,omitempty"`       // nodes that failed the last attempt, tried last
 	LastRun     *RunSummary       `json:"last_run,omitempty"`    // how the last reservation ended
 	Set         map[string]string `json:"set,omitempty"`         // knobs that an operator has set over the job's meta; Spec has them in it
+	Delay       Delay             `json:"delay,omitzero"`        // what the time that it has waited is put down to
+	Outlook     *Outlook          `json:"outlook,omitempty"`     // waiting: what can be said about its start; nil: nothing
+	Earmarks    []Earmark         `json:"earmarks,omitempty"`    // waiting: GPUs that are, or were, freed for it; no other gang may have them
+	EarmarkedAt *time.Time        `json:"earmarked_at,omitempty"`
+	FreedFor    string            `json:"freed_for,omitempty"` // closing: the gang that it was evicted for
+	Evicted     []time.Time       `json:"evicted,omitempty"`   // the last times that it was evicted for others, at most MaxEvicted
+}
+
+// MaxEvicted is how many of a gang's evictions its document remembers.
+const MaxEvicted = 8
+
+// Earmark is GPUs of one node, as indexes in NVML order ("0-3,6"), which are short enough for a gang of many nodes. A
+// machine that starts anew may number them in another way; who reads them takes only those that its inventory has.
+type Earmark struct {
+	Node string `json:"node"`
+	GPUs string `json:"gpus"`
+}
+
+// Outlook is what can be said about the start of a gang that waits, as far as it was written.
+type Outlook struct {
+	Position int       `json:"position,omitempty"` // in the order in which gangs are tried, from 1
+	Planned  *Planned  `json:"planned,omitempty"`  // a start that is kept free for it
+	Move     *Move     `json:"move,omitempty"`     // gangs that could make room for it by starting again elsewhere
+	At       time.Time `json:"at"`                 // when this was written
+}
+
+// MaxPlannedNodes is how many nodes of a planned start are named.
+const MaxPlannedNodes = 24
+
+// Planned is a start that is kept free for a gang.
+type Planned struct {
+	At        time.Time `json:"at"`
+	Nodes     []string  `json:"nodes"` // at most MaxPlannedNodes
+	MoreNodes int       `json:"more_nodes,omitempty"`
+	Sure      bool      `json:"sure,omitempty"` // it follows from stated run times alone, not from estimates
+}
+
+// MaxMovedGangs is how many gangs of a proposal are named.
+const MaxMovedGangs = 24
+
+// Move is a proposal: gangs that would be evicted and start again elsewhere.
+type Move struct {
+	Gangs           []string `json:"gangs"` // at most MaxMovedGangs
+	MoreGangs       int      `json:"more_gangs,omitempty"`
+	LostGPUSeconds  float64  `json:"lost_gpu_seconds"`
+	SavedGPUSeconds float64  `json:"saved_gpu_seconds"`
 }
 
 // Reset says that the leader stops a gang's job and registers the same spec again, so that Nomad places every member anew.
