@@ -128,8 +128,17 @@ type Release struct {
 	// so long that the gang goes on without them. BuildSweep takes such slots out once their node has cleared them.
 	LeftBehind map[string]bool
 	// Vouched takes slots out, with their claims, although their nodes have not cleared them: a person says that nothing
-	// uses them.
+	// uses them. A node that has not answered yet in this epoch is no hindrance: it gets nothing before its answer, and what
+	// it still remembers of the reservation then comes back closing.
 	Vouched bool
+}
+
+// table is a node's table, for a release in this way.
+func (how Release) table(s Snapshot, node string) (Versioned[SlotTable], error) {
+	if how.Vouched {
+		return s.current(node)
+	}
+	return s.settled(node)
 }
 
 // BuildRelease takes all slots of a gang's reservation out of their tables, once all that are not left behind are clear
@@ -152,7 +161,7 @@ func BuildRelease(s Snapshot, gang Gang, how Release) (Change, error) {
 		if how.LeftBehind[node] {
 			continue
 		}
-		table, err := s.settled(node)
+		table, err := how.table(s, node)
 		if err != nil {
 			return Change{}, refuse("%w", err)
 		}
@@ -161,12 +170,22 @@ func BuildRelease(s Snapshot, gang Gang, how Release) (Change, error) {
 		if len(doc.Slots) == len(table.Doc.Slots) {
 			continue
 		}
+		doc = doc.vouchedFor(reservation)
 		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
 		if how.Vouched {
 			change.Claims = append(change.Claims, s.ClaimsOn(node, reservation)...)
 		}
 	}
 	return change, nil
+}
+
+// vouchedFor is a table out of which the slots of a reservation were taken. If the node is still to answer what it
+// remembers, it was at a person's word, and the table keeps that until then.
+func (t SlotTable) vouchedFor(reservation string) SlotTable {
+	if t.Rebuild && !slices.Contains(t.Vouched, reservation) {
+		t.Vouched = append(slices.Clone(t.Vouched), reservation)
+	}
+	return t
 }
 
 // Cleared says whether a gang's reservation can be released in a way. Every slot must be closing; of those that are not
@@ -178,7 +197,7 @@ func Cleared(s Snapshot, gang Gang, how Release) (missing []string, ok bool) {
 	}
 	found := 0
 	for _, node := range nodesOf(gang) {
-		table, err := s.settled(node)
+		table, err := how.table(s, node)
 		if err != nil && !how.LeftBehind[node] {
 			missing = append(missing, err.Error())
 			continue

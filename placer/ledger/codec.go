@@ -67,6 +67,7 @@ type wireTable struct {
 	Sequence uint64     `json:"seq"`
 	Rebuild  bool       `json:"rebuild,omitempty"`
 	Former   *Lineage   `json:"former,omitempty"`
+	Vouched  []string   `json:"vouched,omitempty"`
 	Boots    []wireBoot `json:"boots,omitempty"`
 	Slots    []wireSlot `json:"slots"`
 }
@@ -99,7 +100,10 @@ type wireOwner struct {
 func (t SlotTable) MarshalJSON() ([]byte, error) { return json.Marshal(t.wire()) }
 
 func (t SlotTable) wire() wireTable {
-	wire := wireTable{Version: t.Version, Epoch: t.Epoch, Sequence: t.Sequence, Rebuild: t.Rebuild, Former: t.Former, Slots: make([]wireSlot, 0, len(t.Slots))}
+	wire := wireTable{
+		Version: t.Version, Epoch: t.Epoch, Sequence: t.Sequence, Rebuild: t.Rebuild, Former: t.Former, Vouched: t.Vouched,
+		Slots: make([]wireSlot, 0, len(t.Slots)),
+	}
 	for _, slot := range t.Slots {
 		boot := wireBoot{MachineID: slot.MachineID, BootID: slot.BootID}
 		at := slices.Index(wire.Boots, boot)
@@ -126,7 +130,7 @@ func (t *SlotTable) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return err
 	}
-	*t = SlotTable{Version: wire.Version, Epoch: wire.Epoch, Sequence: wire.Sequence, Rebuild: wire.Rebuild, Former: wire.Former}
+	*t = SlotTable{Version: wire.Version, Epoch: wire.Epoch, Sequence: wire.Sequence, Rebuild: wire.Rebuild, Former: wire.Former, Vouched: wire.Vouched}
 	for _, w := range wire.Slots {
 		if w.Boot < 0 || w.Boot >= len(wire.Boots) {
 			return fmt.Errorf("slot %s names boot %d of %d", w.ID(), w.Boot, len(wire.Boots))

@@ -51,6 +51,27 @@ func (l *Ledger) Commit(ctx context.Context, lease Lease, c Change) (map[string]
 	return indexes, nil
 }
 
+// Surplus are claims that must be deleted before a change is built anew, since it is too large with them: as many as
+// EndClaims takes at once.
+func (c Change) Surplus() []NodeSlot {
+	const others = 4 // the lease, the gang, and two about an order
+	if others+len(c.Tables)+len(c.Claims) <= MaxOps {
+		return nil
+	}
+	return c.Claims[:min(len(c.Claims), MaxOps-others)]
+}
+
+// EndClaims deletes claims on a closing gang's slots that a person vouches for with an order, ahead of a release that would
+// be too large with all of them. It does so only while the gang and the order are as they were read. The slots stay, closing,
+// so that nobody gets in, and whoever comes next goes on from there.
+func (l *Ledger) EndClaims(ctx context.Context, lease Lease, gang Versioned[Gang], o Versioned[Order], claims []NodeSlot) error {
+	ops := []Op{
+		{Verb: CheckIndex, Key: l.keys.Gang(gang.Doc.Name), Index: gang.Index},
+		{Verb: CheckIndex, Key: l.keys.Order(o.Doc.Gang), Index: o.Index},
+	}
+	return l.lead(ctx, lease, append(ops, l.deleteClaims(claims)...)...)
+}
+
 // changeOps is the transaction of a change: the leader's check, the gang, then the tables in node order.
 func (l *Ledger) changeOps(lease Lease, c Change) ([]Op, error) {
 	if c.Gang == nil {

@@ -63,6 +63,9 @@ type SlotTable struct {
 	Rebuild bool `json:"rebuild,omitempty"`
 	// Former is where the table that was asked about stood; nil unless Rebuild, or if there was none.
 	Former *Lineage `json:"former,omitempty"`
+	// Vouched are the reservations whose slots a person had taken out while the node was still to answer: what it remembers
+	// of them comes back closing.
+	Vouched []string `json:"vouched,omitempty"`
 }
 
 // Lineage is where a slot table stood in the life of a ledger.

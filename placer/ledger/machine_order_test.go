@@ -5,7 +5,10 @@ package ledger
 
 import (
 	"errors"
+	"maps"
 	"slices"
+
+	"pgregory.net/rapid"
 )
 
 // elect ends the leader's session and makes another.
@@ -57,7 +60,7 @@ func (m *machine) restore(node string) {
 	m.commitTable(node, restored)
 }
 
-// adopt gives gangs their reservations back.
+// adopt gives gangs their reservations back, closing if any of it is.
 func (m *machine) adopt() {
 	s := m.snapshot()
 	for _, orphans := range s.Orphans() {
@@ -66,6 +69,9 @@ func (m *machine) adopt() {
 		gang.State, gang.Reservation = GangReserved, &Grant{ID: slot.Reservation}
 		for node, slots := range s.Found(slot.Reservation) {
 			for _, member := range slots {
+				if member.State == SlotClosing {
+					gang.State = GangClosing
+				}
 				gang.Reservation.Placements = append(gang.Reservation.Placements, Placement{Node: node, Group: "worker", Rank: member.Rank, Members: 1})
 			}
 		}
@@ -79,6 +85,63 @@ func (m *machine) forget() {
 	for _, gang := range s.Gangs {
 		m.decide(BuildForget(s, waiting(gang.Doc), false))
 	}
+}
+
+// die is a task of which only the claim is left: its driver does not end it.
+func (m *machine) die(*rapid.T) {
+	if ids := slices.SortedFunc(maps.Keys(m.procs), compareSlots); len(ids) > 0 {
+		delete(m.procs, pick(m, "process", ids))
+	}
+}
+
+// vouch is an operator who has looked at the machines of a closing gang, and at whose word its slots go with their claims,
+// the claims first if there are too many of both.
+func (m *machine) vouch(*rapid.T) {
+	s := m.snapshot()
+	name, ok := m.anyGang(s)
+	gang := s.Gangs[name].Doc
+	if !ok || gang.State != GangClosing || !m.idle(gang.Reservation.ID) {
+		return
+	}
+	change, err := BuildRelease(s, waiting(gang), Release{Vouched: true})
+	if err == nil && rapid.Bool().Draw(m.T, "claims first") {
+		order, err := m.clean.PutOrder(m.ctx, Order{Gang: name, Kind: OrderRelease})
+		if err != nil {
+			return
+		}
+		m.commit(func(lease Lease) error { return m.l.EndClaims(m.ctx, lease, s.Gangs[name], order, change.Claims) })
+		_, err = m.clean.WithdrawOrder(m.ctx, order)
+		m.ok(err)
+		return
+	}
+	m.decide(change, err)
+}
+
+// vouchOrphan is the same for slots that no gang holds.
+func (m *machine) vouchOrphan(*rapid.T) {
+	s, node := m.snapshot(), m.anyNode()
+	orphans := s.Orphans()[node]
+	if len(orphans) == 0 || orphans[0].State != SlotClosing || !m.idle(orphans[0].Reservation) {
+		return
+	}
+	reservation := orphans[0].Reservation
+	if table, due, err := BuildSweep(s, node, reservation); err == nil && due {
+		m.commit(func(lease Lease) error {
+			_, err := m.l.CommitTable(m.ctx, lease, node, table, s.ClaimsOn(node, reservation)...)
+			return err
+		})
+	}
+}
+
+// idle says whether nothing of a reservation runs, and notes that an operator has said so.
+func (m *machine) idle(reservation string) bool {
+	for id := range m.procs {
+		if id.Reservation == reservation {
+			return false
+		}
+	}
+	m.vouched[reservation] = true
+	return true
 }
 
 // reassert is drivers and plugins that make the claims anew of what runs, and end those of what does not.

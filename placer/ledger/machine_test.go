@@ -64,8 +64,9 @@ type machine struct {
 	seen    Snapshot // that the leader has read last
 	doubted map[string]bool
 
-	nodes map[string]*machineNode
-	procs map[SlotID]proc // what runs on GPUs
+	nodes   map[string]*machineNode
+	procs   map[SlotID]proc // what runs on GPUs
+	vouched map[string]bool // reservations of which an operator has said that nothing uses them
 }
 
 // machineNode is what a device plugin remembers, on disk.
@@ -112,7 +113,7 @@ func newMachine(t *testing.T, r *rapid.T, store Store, region string) *machine {
 	faulty := &faultyStore{Store: store}
 	m := &machine{
 		T: r, ctx: t.Context(), l: New(faulty, region), clean: New(store, region), store: faulty,
-		doubted: map[string]bool{}, nodes: map[string]*machineNode{}, procs: map[SlotID]proc{},
+		doubted: map[string]bool{}, nodes: map[string]*machineNode{}, procs: map[SlotID]proc{}, vouched: map[string]bool{},
 	}
 	for i := range machineNodes {
 		node := fmt.Sprintf("n%d", i)
@@ -127,6 +128,7 @@ func newMachine(t *testing.T, r *rapid.T, store Store, region string) *machine {
 func (m *machine) run() {
 	actions := map[string]func(*rapid.T){
 		"grant": m.grant, "grant more": m.grant, "close": m.close, "release": m.release, "claim": m.claim, "end": m.end, "acknowledge": m.acknowledge,
+		"die": m.die, "vouch": m.vouch, "vouch again": m.vouchOrphan,
 		"sweep": m.sweep, "look": m.look, "look again": m.look, "acknowledge again": m.acknowledge,
 		"ask": func(*rapid.T) { m.ask(m.anyNode()) }, "restore": func(*rapid.T) { m.restore(m.anyNode()) },
 		"adopt": func(*rapid.T) { m.adopt() }, "forget": func(*rapid.T) { m.forget() }, "reassert": func(*rapid.T) { m.reassert() },
@@ -517,12 +519,13 @@ func (m *machine) checkWhole(s Snapshot) {
 	}
 }
 
-// checkKept is invariant 4: whatever a node has acted on and has not cleared is still in its table.
+// checkKept is invariant 4: whatever a node has acted on and has not cleared is still in its table, unless an operator has
+// vouched for it.
 func (m *machine) checkKept(s Snapshot) {
 	for node, n := range m.nodes {
 		for _, slot := range n.table.Slots {
 			_, kept := s.Tables[node].Doc.Find(slot.ID())
-			if kept || s.Unheard(node) || slot.BootID != n.bootID() || slices.Contains(n.clear, slot.ID().String()) {
+			if kept || s.Unheard(node) || slot.BootID != n.bootID() || slices.Contains(n.clear, slot.ID().String()) || m.vouched[slot.Reservation] {
 				continue
 			}
 			m.Fatalf("slot %s was freed without an acknowledgement", slot.ID())

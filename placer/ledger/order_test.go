@@ -190,6 +190,123 @@ func TestVouched(t *testing.T) {
 	})
 }
 
+// TestVouched_UnheardNode: a node that has not answered a new leader is no hindrance to a person's word. It gets nothing, and
+// what it remembers when it answers comes back closing, not open.
+func TestVouched_UnheardNode(t *testing.T) {
+	eachLedger(t, func(t *testing.T, l *Ledger) {
+		t.Helper()
+		ctx := t.Context()
+		lease := cluster(t, l, 8, "n1", "n2")
+		gang := grant(t, l, lease, asked("a", 2, 4), "r1", "n1", "n2")
+		remembered := load(t, l).Tables["n2"].Doc
+		must.NoError(t, must1(l.Claim(ctx, "n2", claimOf("r1", 1, "a1"), anyone)))
+		closeGang(t, l, lease, "a", "test")
+		left := Release{LeftBehind: map[string]bool{"n2": true}}
+		acknowledge(t, l, "n1")
+		change, err := BuildRelease(load(t, l), waiting(gang), left)
+		must.NoError(t, err)
+
+		anew(t, l, lease, "n1", "n2")
+		vouched, err := BuildRelease(load(t, l), waiting(gang), Release{Vouched: true})
+		must.NoError(t, err)
+		must.MapLen(t, 2, vouched.Tables)
+		_, err = l.Commit(ctx, lease, change)
+		must.ErrorIs(t, err, ErrConflict)
+		commit(t, l, lease, vouched)
+		s := load(t, l)
+		must.SliceEmpty(t, s.Tables["n2"].Doc.Slots)
+		must.MapEmpty(t, s.Claims["n2"])
+		must.Eq(t, []string{"r1"}, s.Tables["n2"].Doc.Vouched)
+		must.SliceEmpty(t, s.FreeGPUs("n2"))
+
+		anew(t, l, lease, "n1", "n2") // another leader asks before the node has answered
+		asked := load(t, l).Tables["n2"].Doc
+		must.Eq(t, []string{"r1"}, asked.Vouched)
+		ack := Ack{
+			Version: Version, Epoch: asked.Epoch, Sequence: asked.Sequence, BootID: remembered.Slots[0].BootID,
+			Remembered: &Remembered{Asked: asked.Sequence, Table: remembered},
+		}
+		must.NoError(t, l.PublishAck(ctx, "n2", ack))
+		restored, due := BuildRestore(load(t, l), "n2")
+		must.True(t, due)
+		must.Eq(t, []string{"r1.1 closing"}, sortedSlots(restored.Doc))
+		must.SliceEmpty(t, restored.Doc.Vouched)
+	})
+}
+
+// TestVouched_SweepOfAnUnheardNode: the same for slots that were left behind.
+func TestVouched_SweepOfAnUnheardNode(t *testing.T) {
+	l := New(NewMemory(), "global")
+	lease := cluster(t, l, 8, "n1", "n2")
+	gang := grant(t, l, lease, asked("a", 2, 4), "r1", "n1", "n2")
+	closeGang(t, l, lease, "a", "test")
+	acknowledge(t, l, "n1")
+	change, err := BuildRelease(load(t, l), waiting(gang), Release{LeftBehind: map[string]bool{"n2": true}})
+	must.NoError(t, err)
+	commit(t, l, lease, change)
+	anew(t, l, lease, "n1", "n2")
+	_, _, err = BuildSweep(load(t, l), "n2", "")
+	must.ErrorIs(t, err, errUnheard)
+	table, due, err := BuildSweep(load(t, l), "n2", "r1")
+	must.NoError(t, err)
+	must.True(t, due)
+	must.SliceEmpty(t, table.Doc.Slots)
+	must.True(t, table.Doc.Rebuild)
+	must.Eq(t, []string{"r1"}, table.Doc.Vouched)
+}
+
+// anew is a new epoch, in which nodes are asked and have not answered.
+func anew(t *testing.T, l *Ledger, lease Lease, nodes ...string) {
+	t.Helper()
+	must.NoError(t, must1(l.NewEpoch(t.Context(), lease)))
+	for _, node := range nodes {
+		asking, due := BuildAsk(load(t, l), node)
+		must.True(t, due)
+		must.NoError(t, must1(l.CommitTable(t.Context(), lease, node, asking)))
+	}
+}
+
+// TestVouched_TooManyClaims: a gang of more tables and claims than one transaction holds loses its claims first, its slots
+// staying closing, while it and the order are as they were.
+func TestVouched_TooManyClaims(t *testing.T) {
+	ctx := t.Context()
+	l := New(NewMemory(), "global")
+	lease, s, gang, slots := wide(t, l, MaxNodes)
+	granted, err := BuildGrant(s, gang, slots)
+	must.NoError(t, err)
+	commit(t, l, lease, granted)
+	for node, list := range slots {
+		claim := claimOf(list[0].Reservation, list[0].Rank, "alloc")
+		claim.BootID = list[0].BootID
+		must.NoError(t, must1(l.Claim(ctx, node, claim, anyone)))
+	}
+	closeGang(t, l, lease, gang.Name, "test")
+	o, err := l.PutOrder(ctx, Order{Gang: gang.Name, Kind: OrderRelease, Reservation: gang.Reservation.ID})
+	must.NoError(t, err)
+	released := gang
+	released.State, released.Reservation = GangWaiting, nil
+	build := func() Change {
+		change, err := BuildRelease(load(t, l), released, Release{Vouched: true})
+		must.NoError(t, err)
+		return change
+	}
+	_, err = l.Commit(ctx, lease, build())
+	must.ErrorIs(t, err, ErrTooLarge)
+	stale := load(t, l).Gangs[gang.Name]
+	stale.Index--
+	must.ErrorIs(t, l.EndClaims(ctx, lease, stale, o, build().Surplus()), ErrConflict)
+	for _, left := range []int{2, 0} {
+		change := build()
+		must.NoError(t, l.EndClaims(ctx, lease, load(t, l).Gangs[gang.Name], o, change.Surplus()))
+		must.Len(t, left, build().Claims)
+	}
+	must.SliceEmpty(t, build().Surplus())
+	commit(t, l, lease, build())
+	s = load(t, l)
+	must.MapEmpty(t, s.Claims)
+	must.EqOp(t, GangWaiting, s.Gangs[gang.Name].Doc.State)
+}
+
 // TestKeeps: the node's own words say more than the ledger.
 func TestKeeps(t *testing.T) {
 	l := New(NewMemory(), "global")

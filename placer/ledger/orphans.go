@@ -63,9 +63,10 @@ func (l *Ledger) deleteClaims(claims []NodeSlot) []Op {
 
 // BuildSweep is a node's next table on the way to one without orphans: open ones turn to closing, so that what runs on
 // them is ended as with any other slot, and closing ones leave that are clear or of the reservation that a person vouches
-// for (empty: none). ok is false when there is nothing to do now.
+// for (empty: none). Those leave although the node has not answered yet in this epoch, see Release.Vouched. ok is false
+// when there is nothing to do now.
 func BuildSweep(s Snapshot, node, vouched string) (swept Versioned[SlotTable], ok bool, err error) {
-	table, err := s.settled(node)
+	table, err := Release{Vouched: vouched != ""}.table(s, node)
 	if err != nil {
 		return table, false, fmt.Errorf("sweeping node %s: %w", node, err)
 	}
@@ -74,9 +75,13 @@ func BuildSweep(s Snapshot, node, vouched string) (swept Versioned[SlotTable], o
 	for _, slot := range table.Doc.Slots {
 		switch {
 		case s.held(slot):
+		case slot.State == SlotClosing && slot.Reservation == vouched:
+			doc, ok = doc.vouchedFor(vouched), true
+			continue
+		case doc.Rebuild: // the rest waits for the node's answer
 		case slot.State == SlotOpen:
 			slot.State, slot.Why, slot.Closing, ok = SlotClosing, whyOrphan, doc.Sequence, true
-		case slot.Reservation == vouched, s.unclear(node, slot) == "":
+		case s.unclear(node, slot) == "":
 			ok = true
 			continue
 		}

@@ -68,10 +68,10 @@ func (s Snapshot) Contradicted(node string) bool {
 }
 
 // BuildRestore is a node's table after it has answered: what may be in use on the node comes first. What the node
-// remembers stays, closing if either side has it closing, except slots that only the node has and that it says are clear or
-// are of an earlier boot. Slots that only the ledger has stay if the ledger is ahead of the node, or the node remembers
-// nothing, and their GPUs are in no slot that the node remembers: it has never offered them, so that nothing runs there.
-// due is false while the node has not answered.
+// remembers stays, closing if either side has it closing or a person has vouched for it, except slots that only the node
+// has and that it says are clear or are of an earlier boot. Slots that only the ledger has stay if the ledger is ahead of
+// the node, or the node remembers nothing, and their GPUs are in no slot that the node remembers: it has never offered
+// them, so that nothing runs there. due is false while the node has not answered.
 func BuildRestore(s Snapshot, node string) (restored Versioned[SlotTable], due bool) {
 	remembered, answered := s.answer(node)
 	if !answered {
@@ -93,7 +93,8 @@ func BuildRestore(s Snapshot, node string) (restored Versioned[SlotTable], due b
 		known, both := table.Doc.Find(slot.ID())
 		gone := slot.BootID != ack.BootID || slices.Contains(ack.Clear, slot.ID().String())
 		if both || !gone {
-			add(slot, slot.State == SlotClosing || known.State == SlotClosing, cmp.Or(slot.Why, known.Why))
+			vouched := slices.Contains(table.Doc.Vouched, slot.Reservation)
+			add(slot, slot.State == SlotClosing || known.State == SlotClosing || vouched, cmp.Or(slot.Why, known.Why))
 		}
 	}
 	if table.Doc.follows(remembered.Table) {
@@ -121,8 +122,9 @@ func (s Snapshot) Found(reservation string) map[string][]Slot {
 }
 
 // BuildAdopt gives a gang a reservation back that its nodes remember and the ledger has lost. The gang given is its new
-// document: reserved, with the reservation. All of its slots must be there, open, and each of its nodes must have answered.
-// The tables change, too, so that a sweep that is under way can't land any more.
+// document, with the reservation: reserved if all of its slots are open, or closing, and then those that are open close,
+// too. All slots must be there, and each of its nodes must have answered. The tables change in any case, so that a sweep
+// that is under way can't land any more.
 func BuildAdopt(s Snapshot, gang Gang) (Change, error) {
 	refuse := refusing("adopting", gang.Name)
 	before := s.Gangs[gang.Name]
@@ -133,7 +135,7 @@ func BuildAdopt(s Snapshot, gang Gang) (Change, error) {
 		return Change{}, refuse("its new document must be reserved, with the reservation")
 	}
 	slots := s.Found(gang.Reservation.ID)
-	if err := checkWhole(gang, slots); err != nil {
+	if err := checkAdoptable(gang, slots); err != nil {
 		return Change{}, refuse("%w", err)
 	}
 	change := Change{Gang: &Versioned[Gang]{Doc: gang, Index: before.Index}, Tables: map[string]Versioned[SlotTable]{}}
@@ -142,9 +144,37 @@ func BuildAdopt(s Snapshot, gang Gang) (Change, error) {
 		if err != nil {
 			return Change{}, refuse("%w", fmt.Errorf("node %s: %w", node, err))
 		}
-		change.Tables[node] = Versioned[SlotTable]{Doc: table.Doc.next(), Index: table.Index}
+		doc := table.Doc.next()
+		if gang.State == GangClosing {
+			doc, _ = closeSlots(table.Doc, gang.Reservation.ID, gang.why())
+		}
+		change.Tables[node] = Versioned[SlotTable]{Doc: doc, Index: table.Index}
 	}
 	return change, nil
+}
+
+// checkAdoptable says why slots are not all those of a gang that is given them back. A closing gang takes them closing, too.
+func checkAdoptable(gang Gang, slots map[string][]Slot) error {
+	if gang.State != GangClosing {
+		return checkWhole(gang, slots)
+	}
+	gang.State = GangReserved
+	opened := make(map[string][]Slot, len(slots))
+	for node, list := range slots {
+		for _, slot := range list {
+			slot.State, slot.Closing, slot.Why = SlotOpen, 0, ""
+			opened[node] = append(opened[node], slot)
+		}
+	}
+	return checkWhole(gang, opened)
+}
+
+// why is why a gang waits, closes or failed, in words; empty: nothing is said.
+func (g Gang) why() string {
+	if g.Why == nil {
+		return ""
+	}
+	return g.Why.Text
 }
 
 // BuildForget takes a reservation out of a gang's document that its nodes do not have, or not whole any more: the ledger

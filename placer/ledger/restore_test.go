@@ -86,6 +86,36 @@ func TestAskAgain(t *testing.T) {
 	must.Eq(t, SlotTable{Version: Version, Epoch: "e3", Sequence: 9, Rebuild: true, Former: &Lineage{Epoch: "e1", Sequence: 7}}, again.Doc)
 }
 
+// TestAdoptClosing: a reservation of which a slot closes is given back as closing, and all of it closes.
+func TestAdoptClosing(t *testing.T) {
+	eachLedger(t, func(t *testing.T, l *Ledger) {
+		t.Helper()
+		lease := cluster(t, l, 8, "n1", "n2")
+		gang := grant(t, l, lease, asked("a", 2, 8), "r1", "n1", "n2")
+		held(t, l.Store(), Op{Verb: Delete, Key: l.Keys().Gang("a")})
+		sweep(t, l, lease, "n1")
+		must.EqOp(t, SlotOpen, load(t, l).Tables["n2"].Doc.Slots[0].State)
+		_, err := BuildAdopt(load(t, l), gang)
+		must.EqError(t, err, "adopting gang a: rank 0: a new slot must be open")
+
+		adopted := closing(gang)
+		adopted.Why = &Reason{Code: "ledger", Text: "set back"}
+		change, err := BuildAdopt(load(t, l), adopted)
+		must.NoError(t, err)
+		commit(t, l, lease, change)
+		s := load(t, l)
+		must.True(t, inOrder(s, s.Gangs["a"].Doc))
+		must.MapEmpty(t, s.Orphans())
+		must.EqOp(t, "set back", s.Tables["n2"].Doc.Slots[0].Why)
+		must.EqOp(t, "no gang holds it", s.Tables["n1"].Doc.Slots[0].Why)
+		acknowledge(t, l, "n1")
+		acknowledge(t, l, "n2")
+		change, err = BuildRelease(load(t, l), waiting(adopted), Release{})
+		must.NoError(t, err)
+		commit(t, l, lease, change)
+	})
+}
+
 // TestForgetRefusals: only what is not whole is taken from a gang.
 func TestForgetRefusals(t *testing.T) {
 	l := New(NewMemory(), "global")
