@@ -50,6 +50,13 @@ func describePlace(g *Gang) []string {
 	var parts []string
 	if g.Size() > 1 {
 		parts = append(parts, describeLocality(g))
+		switch g.Comm {
+		case CommNone:
+			parts = append(parts, "no communication")
+		case CommLow:
+			parts = append(parts, "little communication")
+		case CommHigh, CommUnknown:
+		}
 	}
 	if g.NVLink == NVLinkRequired {
 		parts = append(parts, "each on one NVLink island")
@@ -68,6 +75,8 @@ func describeLocality(g *Gang) string {
 	switch {
 	case g.RelaxNever:
 		return text + " and never wider"
+	case g.RelaxAuto:
+		return text + " (wider when waiting costs more)"
 	case g.RelaxAfter != DefaultRelaxAfter:
 		return text + " (wider after " + ShortDuration(g.RelaxAfter) + ")"
 	}

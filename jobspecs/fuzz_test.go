@@ -73,6 +73,27 @@ func FuzzFromJob(f *testing.F) {
 	})
 }
 
+// FuzzWith lays any knob over a gang, or under it: what is accepted is as good as what a job may say.
+func FuzzWith(f *testing.F) {
+	for knob, value := range map[string]string{
+		"queue": "research.vision", "nvlink": "required", "locality": "rack", "relax_after": "auto", "comm": "none", "max_runtime": "12h", "priority": "80",
+	} {
+		f.Add(knob, value)
+	}
+	f.Add("relax_after", "never")
+	f.Add("comm", "low")
+	f.Fuzz(func(t *testing.T, knob, value string) {
+		_, gang, _ := ParseFile("testdata/gang.nomad.hcl", nil, nil)
+		for _, lay := range []func(map[string]string, ...Options) (*Gang, error){gang.With, gang.WithDefaults} {
+			changed, err := lay(map[string]string{knob: value})
+			if err == nil {
+				checkSane(t, changed, nil)
+				must.EqOp(t, gang.Shape(), changed.Shape())
+			}
+		}
+	})
+}
+
 // checkSane checks what holds for every gang, good or bad.
 func checkSane(t *testing.T, gang *Gang, findings Diagnostics) {
 	if gang == nil {

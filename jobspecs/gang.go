@@ -25,6 +25,17 @@ const (
 	NVLinkPreferred NVLink = "preferred" // one island per member where there is one
 )
 
+// Comm is how much the members of a gang talk to one another, and so how much distance between them costs it.
+type Comm string
+
+// The values of muster_comm. One that is not stated is CommUnknown.
+const (
+	CommUnknown Comm = ""
+	CommNone    Comm = "none" // independent of one another: distance costs nothing
+	CommLow     Comm = "low"  // little beside the computation
+	CommHigh    Comm = "high" // gradients or activations at every step
+)
+
 // The two values of muster_locality that are no topology level.
 const (
 	LocalityNode = "node"
@@ -59,12 +70,15 @@ type Gang struct {
 	Queue         string        `json:"queue"`
 	NVLink        NVLink        `json:"nvlink"`
 	Locality      string        `json:"locality"`                 // LocalityNode, a level's name, or LocalityAny
-	RelaxAfter    time.Duration `json:"relax_after_ns"`           // per level; without meaning if RelaxNever
+	RelaxAfter    time.Duration `json:"relax_after_ns"`           // per level; without meaning if RelaxNever or RelaxAuto
 	RelaxNever    bool          `json:"relax_never"`              // Locality holds for ever
+	RelaxAuto     bool          `json:"relax_auto,omitempty"`     // wider when waiting costs more than the slower run
+	Comm          Comm          `json:"comm,omitempty"`           // empty: not stated
 	MaxRuntime    time.Duration `json:"max_runtime_ns,omitempty"` // 0: not stated
 	Groups        []Group       `json:"groups"`                   // in file order: ranks follow it
 	Periodic      bool          `json:"periodic,omitempty"`       // a periodic job, or a child of one
 	Parameterized bool          `json:"parameterized,omitempty"`  // a parameterized job, or a child of one
+	Stated        []string      `json:"stated,omitempty"`         // knobs that the job says itself, sorted; the others are defaults
 }
 
 // Group is one task group of a gang.

@@ -62,6 +62,7 @@ func TestGangHoldsWhatTheJobSays(t *testing.T) {
 			Checkpoint:       &Checkpoint{Interval: 15 * time.Minute, Signal: "SIGUSR1", Timeout: 30 * time.Second, Path: "/mnt/ckpt"},
 			CheckpointSignal: "SIGUSR1",
 		}},
+		Stated: []string{"locality"},
 	}, gang)
 }
 

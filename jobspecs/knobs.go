@@ -26,6 +26,33 @@ func Knobs() []string {
 	return append(knobs, knobPriority)
 }
 
+// States says whether the job itself, or what was laid over it, says a knob; else Muster's default holds, or the queue's.
+func (g *Gang) States(knob string) bool { return slices.Contains(g.Stated, knob) }
+
+// state notes a knob as said; the list may be another gang's as well, and is never changed.
+func (g *Gang) state(knob string) {
+	if at, found := slices.BinarySearch(g.Stated, knob); !found && slices.Contains(Knobs(), knob) {
+		g.Stated = slices.Insert(slices.Clone(g.Stated), at, knob)
+	}
+}
+
+// WithDefaults is the gang as it would be if Muster had other defaults: each knob that the job states stays, and none
+// counts as stated by this. All else is as of With.
+func (g *Gang) WithDefaults(defaults map[string]string, options ...Options) (*Gang, error) {
+	lacking := map[string]string{}
+	for knob, value := range defaults {
+		if !g.States(knob) {
+			lacking[knob] = value
+		}
+	}
+	changed, err := g.With(lacking, options...)
+	if err != nil {
+		return nil, err
+	}
+	changed.Stated = g.Stated
+	return changed, nil
+}
+
 // With is the gang as it would be if its job said something else: each knob is a key of meta without "muster_", under
 // the same rules, or priority, in place of the job's. The error says in one line what is wrong with a value and the mend.
 // The gang itself isn't changed. At most one Options is read.
@@ -51,9 +78,6 @@ func (g *Gang) With(knobs map[string]string, options ...Options) (*Gang, error) 
 			}
 			r.refuse(place{}, mend, "%q is no knob that can be set", knob)
 		default:
-			if knob == "relax_after" {
-				changed.RelaxNever = false
-			}
 			values[metaPrefix+knob] = metaValue{text: value}
 		}
 	}

@@ -17,13 +17,20 @@ const (
 	metaNVLink           = "muster_nvlink"
 	metaLocality         = "muster_locality"
 	metaRelaxAfter       = "muster_relax_after"
+	metaComm             = "muster_comm"
 	metaMaxRuntime       = "muster_max_runtime"
 	metaCheckpointSignal = "muster_checkpoint_signal"
 )
 
+// The values of muster_relax_after that are no duration.
+const (
+	relaxNever = "never"
+	relaxAuto  = "auto"
+)
+
 // metaKeys are the known keys, in the order of the documentation.
 func metaKeys() []string {
-	return []string{metaQueue, metaNVLink, metaLocality, metaRelaxAfter, metaMaxRuntime, metaCheckpointSignal}
+	return []string{metaQueue, metaNVLink, metaLocality, metaRelaxAfter, metaComm, metaMaxRuntime, metaCheckpointSignal}
 }
 
 // metaValue is one muster_* value and where it stands.
@@ -95,6 +102,7 @@ func (r *reader) agreedMeta(targets []target) map[string]metaValue {
 func (r *reader) readMeta(gang *Gang, values map[string]metaValue) {
 	for _, key := range sortedKeys(values) {
 		v := values[key]
+		gang.state(strings.TrimPrefix(key, metaPrefix))
 		switch key {
 		case metaQueue:
 			r.readQueue(gang, v)
@@ -104,6 +112,8 @@ func (r *reader) readMeta(gang *Gang, values map[string]metaValue) {
 			r.readLocality(gang, v)
 		case metaRelaxAfter:
 			r.readRelaxAfter(gang, v)
+		case metaComm:
+			r.readComm(gang, v)
 		case metaMaxRuntime:
 			if d, ok := r.duration(v.at, key, v.text, "12h"); ok {
 				gang.MaxRuntime = d
@@ -157,17 +167,26 @@ func (r *reader) readLocality(gang *Gang, v metaValue) {
 }
 
 func (r *reader) readRelaxAfter(gang *Gang, v metaValue) {
-	if v.text == "never" {
-		gang.RelaxNever, gang.RelaxAfter = true, 0
+	gang.RelaxNever, gang.RelaxAuto, gang.RelaxAfter = v.text == relaxNever, v.text == relaxAuto, 0
+	if gang.RelaxNever || gang.RelaxAuto {
 		return
 	}
 	d, err := time.ParseDuration(v.text)
 	if err != nil || d < 0 {
-		r.refuse(v.at, `write a duration such as "10m", or "never"`,
-			"%s = %q is neither a duration nor never", metaRelaxAfter, v.text)
+		r.refuse(v.at, `write a duration such as "10m", or "auto", or "never"`,
+			"%s = %q is neither a duration nor auto nor never", metaRelaxAfter, v.text)
 		return
 	}
 	gang.RelaxAfter = d
+}
+
+func (r *reader) readComm(gang *Gang, v metaValue) {
+	switch value := Comm(v.text); value {
+	case CommNone, CommLow, CommHigh:
+		gang.Comm = value
+	default:
+		r.refuse(v.at, `write "none", "low" or "high", or remove the key if it is not known`, "%s = %q is not a value of it", metaComm, v.text)
+	}
 }
 
 // duration reads a duration of at least a second; example is one that a reader would write.

@@ -84,8 +84,13 @@ job "torchrun" {
       # How close the members must be: "node", a level that the cluster knows such as "rack", or "any".
       muster_locality = var.locality
 
-      # How long to wait for such a place before the next wider level will do, too; "never" to insist on it.
+      # How long to wait for such a place before the next wider level will do, too; "auto" to wait for as long as it costs
+      # less than the slower run; "never" to insist on it.
       muster_relax_after = "10m"
+
+      # How much the members talk to one another, and so how much distance costs them: "none", "low" or "high". Leave it
+      # out if you don't know.
+      muster_comm = "high"
     }
 
     restart {

@@ -29,8 +29,8 @@ Usage: muster set [options] <gang> <knob>=<value>...
   disturbed; what was set counts when it waits again. It holds for every version
   of the job until it is taken away with <knob>= or the job is purged.
 
-  Knobs: queue, nvlink, locality, relax_after and max_runtime as in meta without
-  "muster_", and priority in place of the job's.
+  Knobs: queue, nvlink, locality, relax_after, comm and max_runtime as in meta
+  without "muster_", and priority in place of the job's.
 
     muster set resnet50 locality=any priority=80
     muster set resnet50 locality=

@@ -48,7 +48,7 @@ queue "research" {
   defaults {
     nvlink      = "preferred"
     locality    = "rack"
-    relax_after = "20m"
+    relax_after = "auto"
   }
 
   # Its full name is research.vision. Quotas inside a queue are part of its own.
