@@ -252,3 +252,10 @@ const (
 	WaitReserved    = "reserved"    // it would delay a gang that is ahead of it
 	WaitFreeing     = "freeing"     // gangs are being evicted for it
 )
+
+// The codes of reasons to evict.
+const (
+	EvictReclaim  = "reclaimed" // a queue takes back what it had lent
+	EvictPriority = "priority"  // for a gang of higher priority of the same queue
+	EvictMove     = "moved"     // it can go on elsewhere, and another can start here
+)

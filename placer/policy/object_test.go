@@ -37,6 +37,6 @@ func TestDecideObjection(t *testing.T) {
 	must.Len(t, 1, d.Grants)
 	must.Eq(t, "second", d.Grants[0].Gang)
 	must.Len(t, 2, d.Waits)
-	must.Eq(t, model.Wait{Gang: "first", Reason: why, Position: 1}, d.Waits[0])
+	must.Eq(t, model.Wait{Gang: "first", Reason: why, Position: 1, Cause: model.CauseOwn}, d.Waits[0])
 	must.Eq(t, model.WaitCapacity, d.Waits[1].Reason.Code)
 }

@@ -41,9 +41,12 @@ func TestProperties(t *testing.T) {
 		must.Eq(t, d, policy.Decide(shuffled(t, s), now), must.Sprint("the order of the input matters"))
 
 		// What was not granted does not fit in what is left, and the reasons are what a fresh look would give.
-		again := policy.Decide(left, now)
-		must.Eq(t, 0, len(again.Grants))
-		must.True(t, reflect.DeepEqual(d.Waits, again.Waits), must.Sprintf("reasons differ:\n%v\n%v", d.Waits, again.Waits))
+		// Places that are kept may move, though.
+		if !slices.ContainsFunc(d.Waits, func(w model.Wait) bool { return w.Planned != nil }) {
+			again := policy.Decide(left, now)
+			must.Eq(t, 0, len(again.Grants))
+			must.True(t, reflect.DeepEqual(d.Waits, again.Waits), must.Sprintf("reasons differ:\n%v\n%v", d.Waits, again.Waits))
+		}
 		for _, wait := range d.Waits {
 			gang := left.Gangs[slices.IndexFunc(left.Gangs, func(g model.Gang) bool { return g.Name == wait.Gang })]
 			auditReason(t, left, gang, wait, now)
@@ -51,6 +54,9 @@ func TestProperties(t *testing.T) {
 				continue
 			}
 			fits := referenceOf(left, gang).fits(now)
+			if wait.Reason.Code == model.WaitReserved {
+				continue
+			}
 			if len(gang.Groups) == 1 {
 				must.False(t, fits, must.Sprintf("%s fits, but waits: %s", wait.Gang, wait.Reason.Text))
 				continue
@@ -156,6 +162,7 @@ func auditGrants(t *rapid.T, s model.Snapshot, d model.Decision, now time.Time) 
 			nodes = append(nodes, *n)
 		}
 		auditLocality(t, s, gang, grant, nodes, now)
+		left.Running = append(left.Running, model.Running{Gang: gang, Members: grant.Members, Granted: now, Started: now})
 	}
 	return left
 }
@@ -231,6 +238,7 @@ func auditReason(t *rapid.T, s model.Snapshot, g model.Gang, wait model.Wait, no
 		must.False(t, r.fits(now), explain)
 	case model.WaitHeld:
 		must.True(t, g.NotBefore.After(now) && g.Held, explain)
+	case model.WaitReserved:
 	case model.WaitBackoff:
 		must.True(t, g.NotBefore.After(now), explain)
 	default:

@@ -16,7 +16,6 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/model"
-	"github.com/nomad-muster/muster/placer/policy"
 )
 
 // epoch is when every script starts; times in scripts are durations since then.
@@ -30,8 +29,14 @@ var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 //	gangs                       one line per gang: NAME GROUP=COUNTxGPUS[,cpu=..,mem=..,disk=..]... [prio=..] [at=..]
 //	                            [since=..] [notbefore=..] [nvlink] [locality=..] [relax=10m|never] [avoid=n1,n2]
 //	                            [refuse=GROUP:n1,n2:"why"]; adds to those that wait
-//	decide [at=DURATION]        prints the decision; granted gangs leave the queue and hold their GPUs
-//	free NAME                   gives back what a granted gang holds
+//	                            [queue=Q] [max=2h] [expect=1h] (stated longest run time, and what is expected)
+//	                            [evicted=-2h,-1h]
+//	queues                      one line per queue: NAME [quota=8] [max=16] [weight=2] [preempt] [gpuhours=..]
+//	settings KEY=VALUE...       halflife, minruntime, above, evictions, agebound, defragment, maxnodes
+//	decide [at=DURATION]        prints the decision; granted gangs leave the queue and run, evicted ones are closing
+//	free NAME                   a running gang has ended
+//	gone NAME at=DURATION       an evicted gang has given its GPUs back and waits again
+//	saved NAME at=DURATION      a running gang has finished a checkpoint
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
@@ -56,8 +61,20 @@ func TestScripts(t *testing.T) {
 					now = epoch.Add(duration(t, at))
 				}
 				return w.decide(now)
+			case "queues":
+				for line := range strings.Lines(d.Input) {
+					w.queue(t, words(line))
+				}
+			case "settings":
+				for _, arg := range d.CmdArgs {
+					w.setting(t, arg.Key, arg.Vals[0])
+				}
 			case "free":
 				w.free(d.CmdArgs[0].Key)
+			case "gone", "saved":
+				var at string
+				d.ScanArgs(t, "at", &at)
+				w.happened(d.Cmd, d.CmdArgs[0].Key, epoch.Add(duration(t, at)))
 			default:
 				d.Fatalf(t, "no command %q", d.Cmd)
 			}
@@ -70,10 +87,9 @@ func TestScripts(t *testing.T) {
 type world struct {
 	snapshot  model.Snapshot
 	submitted int // gangs so far
-	holds     map[string]func()
 }
 
-func newWorld() *world { return &world{holds: make(map[string]func())} }
+func newWorld() *world { return &world{} }
 
 // words splits a line at spaces outside of double quotes.
 func words(line string) []string {
@@ -205,6 +221,16 @@ func (w *world) gang(t *testing.T, words []string) {
 			g.Avoid = strings.Split(value, ",")
 		case "refuse":
 			refuse(t, &g, value)
+		case "queue":
+			g.Queue = value
+		case "max":
+			g.MaxRuntime = duration(t, value)
+		case "evicted":
+			for at := range strings.SplitSeq(value, ",") {
+				g.Evicted = append(g.Evicted, epoch.Add(duration(t, at)))
+			}
+		case "expect":
+			g.Expected = duration(t, value)
 		default:
 			g.Groups = append(g.Groups, group(t, key, value))
 		}
@@ -248,49 +274,6 @@ func refuse(t *testing.T, g *model.Gang, text string) {
 	for node := range strings.SplitSeq(nodes, ",") {
 		g.Groups[at].Refused[node] = strings.Trim(why, `"`)
 	}
-}
-
-func (w *world) decide(now time.Time) string {
-	decision := policy.Decide(w.snapshot, now)
-	var out strings.Builder
-	for _, grant := range decision.Grants {
-		w.take(grant)
-		fmt.Fprintf(&out, "%s: start (%s)\n", grant.Gang, grant.Level)
-		for _, m := range grant.Members {
-			fmt.Fprintf(&out, "  %d %s on %s GPUs %s\n", m.Rank, m.Group, m.Node, m.GPUs)
-		}
-	}
-	for _, wait := range decision.Waits {
-		fmt.Fprintf(&out, "%s: wait %d, %s: %s\n", wait.Gang, wait.Position, wait.Reason.Code, wait.Reason.Text)
-		if !wait.RelaxAt.IsZero() {
-			fmt.Fprintf(&out, "  relaxes at %s\n", wait.RelaxAt.Sub(epoch))
-		}
-	}
-	return out.String()
-}
-
-func (w *world) take(grant model.Grant) {
-	at := slices.IndexFunc(w.snapshot.Gangs, func(g model.Gang) bool { return g.Name == grant.Gang })
-	gang := w.snapshot.Gangs[at]
-	w.snapshot.Gangs = slices.Delete(w.snapshot.Gangs, at, at+1)
-	use := func(sign int64) {
-		for _, m := range grant.Members {
-			node := slices.IndexFunc(w.snapshot.Nodes, func(n model.Node) bool { return n.Name == m.Node })
-			group := slices.IndexFunc(gang.Groups, func(g model.Group) bool { return g.Name == m.Group })
-			n, g := &w.snapshot.Nodes[node], gang.Groups[group]
-			n.Free ^= m.GPUs
-			n.CPUMHz -= sign * g.CPUMHz
-			n.MemoryMB -= sign * g.MemoryMB
-			n.DiskMB -= sign * g.DiskMB
-		}
-	}
-	use(1)
-	w.holds[grant.Gang] = func() { use(-1) }
-}
-
-func (w *world) free(gang string) {
-	w.holds[gang]()
-	delete(w.holds, gang)
 }
 
 func number(t *testing.T, text string) int64 {

@@ -1,0 +1,67 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package fit
+
+import (
+	"time"
+
+	"github.com/nomad-muster/muster/driver/gpu"
+	"github.com/nomad-muster/muster/placer/model"
+)
+
+// Domains returns where a gang may go by now: for each rung of the ladder that it may use, innermost first, the
+// domains, each as the numbers of its nodes. They are shared: do not change them.
+func (c *Cluster) Domains(g model.Gang, now time.Time) [][][]int {
+	widest, _ := c.permitted(&g, now)
+	var rungs [][][]int
+	for r := range widest + 1 {
+		domains := make([][]int, len(c.rungs[r].domains))
+		for d := range domains {
+			domains[d] = c.rungs[r].domains[d].nodes
+		}
+		rungs = append(rungs, domains)
+	}
+	return rungs
+}
+
+// Width returns how many rungs of the ladder a gang may use by now.
+func (c *Cluster) Width(g model.Gang, now time.Time) int {
+	widest, _ := c.permitted(&g, now)
+	return widest + 1
+}
+
+// Number returns the number of a node, or false if the cluster does not know it.
+func (c *Cluster) Number(node string) (int, bool) {
+	i, known := c.byName[node]
+	return i, known
+}
+
+// Free returns the GPUs of a node, by its number, that are free.
+func (c *Cluster) Free(node int) gpu.Set { return c.nodes[node].free }
+
+// Usable returns the GPUs of a node, by its number, that a slot could ever hold.
+func (c *Cluster) Usable(node int) gpu.Set { return c.nodes[node].Usable }
+
+// Accepts says whether a node, by its number, is open and Nomad would place the group there.
+func (c *Cluster) Accepts(group *model.Group, node int) bool {
+	if c.nodes[node].Closed != "" {
+		return false
+	}
+	if len(group.Refused) == 0 {
+		return true
+	}
+	_, refused := group.Refused[c.nodes[node].Name]
+	return !refused
+}
+
+// Load returns how many of the usable GPUs of all open nodes are in use or withheld, and how many there are.
+func (c *Cluster) Load() (inUse, usable int) {
+	for i := range c.nodes {
+		if n := &c.nodes[i]; n.Closed == "" {
+			usable += n.usable
+			inUse += n.usable - n.free.Len()
+		}
+	}
+	return inUse, usable
+}
