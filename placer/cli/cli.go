@@ -63,6 +63,7 @@ func Commands(meta Meta) map[string]cli.CommandFactory {
 		"placer":   factory(&PlacerCommand{Meta: meta}),
 		"preempt":  factory(&PreemptCommand{Meta: meta}),
 		"release":  factory(&ReleaseCommand{Meta: meta}),
+		"replay":   factory(&ReplayCommand{Meta: meta}),
 		"run":      factory(&RunCommand{Meta: meta}),
 		"set":      factory(&SetCommand{Meta: meta}),
 		"status":   factory(&StatusCommand{Meta: meta}),

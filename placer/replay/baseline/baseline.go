@@ -1,0 +1,45 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package baseline holds the schedulers that a replay compares with: what clusters commonly run, and what could be had by
+// knowing the future. They choose which gangs start; where members go package fit decides for all of them, so that a
+// comparison is about the rules alone. They are pure functions like the policy itself and serve no cluster. Package
+// replay imports them.
+package baseline
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy"
+)
+
+// Decider is a scheduler.
+type Decider func(s model.Snapshot, k Knowledge, now time.Time) model.Decision
+
+// Knowledge is what only a replay knows of a gang that waits or runs.
+type Knowledge struct {
+	Remaining func(gang string) time.Duration // run time that is left at full speed
+	Served    func(gang string) float64       // GPU-seconds that it has had so far
+}
+
+// Muster is the name of the policy that the placer runs.
+const Muster = "muster"
+
+// ByName returns every scheduler. Only srtf, srtf-preempt and las ask for knowledge.
+func ByName() map[string]Decider {
+	return map[string]Decider{
+		Muster:         func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return policy.Decide(s, now) },
+		"fifo":         fifo,
+		"firstfit":     firstFit,
+		"philly":       philly,
+		"las":          las,
+		"srtf":         srtf,
+		"srtf-preempt": srtfPreempt,
+	}
+}
+
+// Names lists the schedulers, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(ByName())) }

@@ -1,0 +1,137 @@
+// Copyright (c) The Muster Authors
+// SPDX-License-Identifier: MPL-2.0
+
+package baseline
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/fit"
+)
+
+// round is one decision in the making.
+type round struct {
+	s        model.Snapshot
+	now      time.Time
+	cluster  *fit.Cluster
+	free     int // GPUs
+	decision model.Decision
+	// failed are the shapes that did not fit in this round: what is free only shrinks while gangs are started.
+	failed map[shape]bool
+}
+
+// shape is what decides whether a gang of a trace fits.
+type shape struct {
+	count, gpus int
+	locality    string
+	steps       time.Duration // how far its locality has widened
+}
+
+func newRound(s model.Snapshot, now time.Time) *round {
+	r := &round{s: s, now: now, cluster: fit.New(s), failed: make(map[shape]bool)}
+	for i := range s.Nodes {
+		r.free += s.Nodes[i].Free.Len()
+	}
+	for i := range s.Gangs {
+		for _, mark := range r.cluster.Withhold(s.Gangs[i].Earmarks) {
+			r.free -= mark.GPUs.Len()
+		}
+	}
+	return r
+}
+
+// inOrder returns the waiting gangs, those submitted earlier first.
+func inOrder(gangs []model.Gang) []model.Gang {
+	return sorted(gangs, func(a, b *model.Gang) int { return 0 })
+}
+
+// sorted returns gangs by a comparison, then those submitted earlier first, then by name.
+func sorted(gangs []model.Gang, compare func(a, b *model.Gang) int) []model.Gang {
+	full := func(a, b model.Gang) int {
+		return cmp.Or(compare(&a, &b), a.Submitted.Compare(b.Submitted), cmp.Compare(a.Name, b.Name))
+	}
+	if slices.IsSortedFunc(gangs, full) {
+		return gangs
+	}
+	gangs = slices.Clone(gangs)
+	slices.SortFunc(gangs, full)
+	return gangs
+}
+
+// start grants the gang its place if it fits, or says that it does not.
+func (r *round) start(g model.Gang) bool {
+	if len(g.Earmarks) > 0 {
+		return r.startMarked(g)
+	}
+	if g.GPUs() > r.free {
+		return false
+	}
+	key := shape{count: g.Groups[0].Count, gpus: g.Groups[0].GPUs, locality: g.Locality}
+	if g.RelaxAfter > 0 {
+		key.steps = r.now.Sub(g.WaitingSince) / g.RelaxAfter
+	}
+	if r.failed[key] {
+		return false
+	}
+	grant, fits := r.cluster.Fit(g, r.now)
+	if !fits {
+		r.failed[key] = true
+		return false
+	}
+	r.take(g, grant)
+	return true
+}
+
+// startMarked starts a gang for which GPUs were freed, and leaves them marked for it if that does not work yet.
+func (r *round) startMarked(g model.Gang) bool {
+	var marked []model.Earmark
+	for _, mark := range g.Earmarks {
+		for i := range r.s.Nodes {
+			if n := &r.s.Nodes[i]; n.Name == mark.Node {
+				marked = append(marked, model.Earmark{Node: mark.Node, GPUs: mark.GPUs & n.Free})
+			}
+		}
+	}
+	r.cluster.Restore(marked)
+	grant, fits := r.cluster.Fit(g, r.now)
+	if !fits {
+		r.cluster.Withhold(marked)
+		return false
+	}
+	for _, mark := range marked {
+		r.free += mark.GPUs.Len()
+	}
+	r.take(g, grant)
+	return true
+}
+
+func (r *round) take(g model.Gang, grant model.Grant) {
+	r.cluster.Take(g, grant)
+	r.free -= g.GPUs()
+	r.decision.Grants = append(r.decision.Grants, grant)
+}
+
+// wait says that the gang waits because it does not fit.
+func (r *round) wait(g model.Gang) {
+	if gpus := g.GPUs(); gpus > r.free {
+		r.because(g, model.CauseFairShare, model.WaitCapacity, fmt.Sprintf("needs %d GPUs, %d are free", gpus, r.free))
+		return
+	}
+	r.because(g, model.CauseFragmentation, model.WaitFragmented, "enough GPUs are free, but not where the gang can use them")
+}
+
+func (r *round) because(g model.Gang, cause model.Cause, code, text string) {
+	r.decision.Waits = append(r.decision.Waits, model.Wait{
+		Gang: g.Name, Reason: model.Reason{Code: code, Text: text}, Position: len(r.decision.Waits) + 1, Cause: cause, Earmarks: g.Earmarks,
+	})
+}
+
+// anywhere is the gang without wishes about its locality.
+func anywhere(g model.Gang) model.Gang {
+	g.Locality, g.RelaxAuto, g.RelaxAfter, g.RelaxNever = model.LocalityAny, false, 0, false
+	return g
+}
