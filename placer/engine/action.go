@@ -37,6 +37,7 @@ const (
 	putAdmit   = "admit"       // a job's gang is new
 	putVersion = "new version" // its job has a new version that its slots, if any, still suit
 	putReason  = "reason"      // why it waits has changed
+	putOutlook = "outlook"     // something else has changed that can be said about its start
 	putRunning = "running"     // all slots are claimed
 	putFailed  = "failed"      // Nomad will not run it again
 	putAgain   = "again"       // it was over, and its job wants to run again
@@ -77,6 +78,8 @@ type Action struct {
 	Signal  string                   // Signal
 	Job     *nomad.Job               // WriteJob
 	Write   nomad.JobWrite           // WriteJob
+	// Proposed is a proposal of the policy that is new: gangs that could make room for Gang by moving.
+	Proposed *ledger.Move
 	// Order is what an operator has ordered, in the transaction that does it; of Answer, with the answer.
 	Order *ledger.Versioned[ledger.Order]
 }

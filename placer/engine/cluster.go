@@ -142,11 +142,22 @@ func (s step) room(at *site) nomad.Room {
 
 // modelGang is a waiting gang as the policy sees it.
 func (s step) modelGang(g ledger.Gang, job *nomad.Job, sites map[string]*site) model.Gang {
+	out := s.asked(g, job)
+	out.Earmarks = s.earmarksOf(g)
+	for i := range out.Groups {
+		out.Groups[i].Refused = s.refused(g, g.Spec.Groups[i], job, sites)
+	}
+	return out
+}
+
+// asked is what a gang asks for, and what has befallen it. Of a job that is gone nobody knows what CPU and memory it needs.
+func (s step) asked(g ledger.Gang, job *nomad.Job) model.Gang {
 	out := model.Gang{
 		Name: g.Name, Queue: g.Spec.Queue, Priority: g.Spec.Priority, Submitted: g.Submitted, WaitingSince: g.Since,
 		NVLinkRequired: g.Spec.NVLink == "required", Locality: g.Spec.Locality,
 		RelaxAfter: time.Duration(max(g.Spec.RelaxAfterS, 0)) * time.Second, RelaxNever: g.Spec.RelaxAfterS < 0,
 		MaxRuntime: time.Duration(g.Spec.MaxRuntimeS) * time.Second, Avoid: g.Avoid,
+		Evicted: recentlyEvicted(g, s.now),
 	}
 	if g.NotBefore != nil {
 		out.NotBefore = *g.NotBefore
@@ -155,11 +166,13 @@ func (s step) modelGang(g ledger.Gang, job *nomad.Job, sites map[string]*site) m
 		out.NotBefore, out.Held = *g.HoldUntil, true
 	}
 	for _, group := range g.Spec.Groups {
-		needs, _ := job.Needs(group.Group, nil)
+		var needs nomad.Room
+		if job != nil {
+			needs, _ = job.Needs(group.Group, nil)
+		}
 		out.Groups = append(out.Groups, model.Group{
 			Name: group.Group, Count: group.Count, GPUs: group.GPUs,
 			CPUMHz: needs.CPUMHz, MemoryMB: needs.MemoryMB, DiskMB: needs.DiskMB,
-			Refused: s.refused(g, group, job, sites),
 		})
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/nomad-muster/muster/placer/ledger"
@@ -61,6 +62,9 @@ func (l *leader) write(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
+	if a.Kind == Put && (a.What == putReason || a.What == putOutlook) {
+		l.memory.Outlined[a.Gang.Name] = l.Now()
+	}
 	if a.Kind == Put && a.What == putReason {
 		l.memory.Explained[a.Gang.Name] = l.Now()
 	}
@@ -110,7 +114,11 @@ func (l *leader) logAction(a Action) {
 	case Grant:
 		l.Logger.Info("granted", "gang", g.Name, "reservation", g.Reservation.ID, "members", g.Spec.Size(), "gpus", g.Spec.GPUs(), "nodes", nodeNames(g))
 	case Close:
-		l.Logger.Info("closing", "gang", g.Name, "reservation", g.Reservation.ID, "code", g.Why.Code, "reason", g.Why.Text)
+		log := l.Logger
+		if g.FreedFor != "" {
+			log = log.With("for", g.FreedFor)
+		}
+		log.Info("closing", "gang", g.Name, "reservation", g.Reservation.ID, "code", g.Why.Code, "reason", g.Why.Text)
 	case Release:
 		l.Logger.Info("released", "gang", g.Name, "then", a.What)
 	case Put:
@@ -189,9 +197,14 @@ func (l *leader) logHearing(a Action) {
 func (l *leader) logPut(a Action) {
 	g := a.Gang
 	log := l.Logger.With("gang", g.Name)
+	if m := a.Proposed; m != nil {
+		log.Info("could start if others moved", "gangs", m.Gangs, "more", m.MoreGangs,
+			"lost_gpu_seconds", math.Round(m.LostGPUSeconds), "saved_gpu_seconds", math.Round(m.SavedGPUSeconds))
+	}
 	switch a.What {
 	case putReason:
 		log.Info("waiting", "code", g.Why.Code, "reason", g.Why.Text)
+	case putOutlook: // for whoever asks
 	case putAdmit:
 		log.Info("admitted", "job", g.Job, "namespace", g.Namespace, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
 	case putAgain:

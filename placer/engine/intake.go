@@ -181,6 +181,7 @@ func (s step) admitted(w want) ledger.Gang {
 	if at := w.job.SubmittedAt; !at.IsZero() && at.Before(s.now) {
 		g.Submitted = at
 	}
+	g.Delay = g.Delay.From(g.Submitted)
 	return withSpec(g, w)
 }
 

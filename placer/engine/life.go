@@ -75,6 +75,7 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 		return s.put(putReset, reset)
 	}
 	if longer(s.Memory.Dead, g.Name, deadFor, s.now) {
+		g = s.waitsNoMore(g)
 		g.State, g.Since = ledger.GangFailed, s.now
 		g.Why = reason(WhyDead, fmt.Sprintf("Nomad will place nothing more of job %s, and the gang has not finished; run the job again", g.Job))
 		return s.put(putFailed, g)
@@ -325,7 +326,10 @@ func (s step) afterwards(g ledger.Gang) (after ledger.Gang, gone bool) {
 	if how == stopped && next != ledger.GangFinished || how == left {
 		next = ""
 	}
-	g.Reservation, g.After, g.Since = nil, "", s.now
+	g.Reservation, g.After, g.FreedFor, g.Since = nil, "", "", s.now
+	if next == ledger.GangWaiting {
+		g.Delay = g.Delay.From(s.now)
+	}
 	if next == ledger.GangWaiting && how == owns {
 		g = anew(g, w)
 	}

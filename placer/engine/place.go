@@ -16,8 +16,9 @@ import (
 )
 
 // place asks the policy about all gangs that wait and are not busy otherwise, and turns its answer into grants and into
-// reasons that have changed.
-func (s step) place(busy map[string]bool) []Action {
+// reasons that have changed, and into the end of gangs that make room for others. closing are the gangs that this step
+// closes for reasons of their own.
+func (s step) place(busy map[string]bool, closing map[string]ledger.Gang) []Action {
 	waiting := s.waiting(busy)
 	if len(waiting) == 0 {
 		return nil
@@ -31,11 +32,29 @@ func (s step) place(busy map[string]bool) []Action {
 				delete(waiting, name)
 			}
 		}
-		return s.reasons(waiting, func(string) *ledger.Reason { return why })
+		frozen := map[string]news{}
+		for name, g := range waiting {
+			frozen[name] = heldNews(g, why)
+		}
+		return s.explain(waiting, frozen)
 	}
-	held := s.heldBack(waiting)
+	decision, grants, held := s.decide(waiting, closing)
+	about := newsOf(decision)
+	for name, why := range held {
+		about[name] = heldNews(waiting[name], why)
+	}
+	for _, a := range grants {
+		delete(waiting, a.Gang.Name)
+	}
+	return slices.Concat(grants, s.explain(waiting, about), s.evictions(decision.Evictions, busy, about))
+}
+
+// decide asks the policy about gangs that wait. Those that may be granted nothing are held back, each with the reason for
+// it or nil; what is earmarked for them is nobody else's all the same.
+func (s step) decide(waiting, closing map[string]ledger.Gang) (d model.Decision, grants []Action, held map[string]*ledger.Reason) {
+	held = s.heldBack(waiting)
 	sites := s.sites()
-	snapshot := model.Snapshot{Levels: s.rules.Levels, Nodes: s.modelNodes(sites)}
+	snapshot := model.Snapshot{Levels: s.rules.Levels, Running: s.running(closing)}
 	for _, name := range slices.Sorted(maps.Keys(waiting)) {
 		if _, is := held[name]; is {
 			continue
@@ -43,18 +62,31 @@ func (s step) place(busy map[string]bool) []Action {
 		g := waiting[name]
 		snapshot.Gangs = append(snapshot.Gangs, s.modelGang(g, s.Nomad.Jobs[jobOf(g)], sites))
 	}
-	grants := granting{step: s, waiting: waiting, sites: sites, ports: s.ports(), after: s.Ledger}
-	snapshot.Object = grants.object
-	decision := s.rules.Decide(snapshot, s.now)
+	s.withhold(sites, snapshot.Gangs)
+	snapshot.Nodes = s.modelNodes(sites)
+	making := granting{step: s, waiting: waiting, sites: sites, ports: s.ports(), after: s.Ledger}
+	snapshot.Object = making.object
+	d = s.rules.Decide(snapshot, s.now)
+	return d, making.actions, held
+}
 
-	why := maps.Clone(held)
-	for _, w := range decision.Waits {
-		why[w.Gang] = reason(w.Reason.Code, w.Reason.Text)
+// withhold takes from what is free what is earmarked for gangs that the policy does not see now.
+func (s step) withhold(sites map[string]*site, seen []model.Gang) {
+	for name, g := range s.Ledger.Gangs {
+		if len(g.Doc.Earmarks) == 0 || slices.ContainsFunc(seen, func(g model.Gang) bool { return g.Name == name }) {
+			continue
+		}
+		for _, e := range s.earmarksOf(g.Doc) {
+			if at := sites[e.Node]; at != nil {
+				at.free &^= e.GPUs
+			}
+		}
 	}
-	for _, a := range grants.actions {
-		delete(waiting, a.Gang.Name)
-	}
-	return append(grants.actions, s.reasons(waiting, func(name string) *ledger.Reason { return why[name] })...)
+}
+
+// heldNews is what there is to say about a gang that the policy is not asked about.
+func heldNews(g ledger.Gang, why *ledger.Reason) news {
+	return news{why: why, cause: model.CauseOwn, earmarks: g.Earmarks}
 }
 
 // waiting are the gangs that could be granted now, but for room.
@@ -78,26 +110,6 @@ func (s step) heldBack(waiting map[string]ledger.Gang) map[string]*ledger.Reason
 		}
 	}
 	return held
-}
-
-// reasons writes why gangs wait, where that has changed: at once where it is another kind of reason, and not too often
-// where only its figures are others.
-func (s step) reasons(waiting map[string]ledger.Gang, why func(gang string) *ledger.Reason) []Action {
-	var actions []Action
-	for _, name := range slices.Sorted(maps.Keys(waiting)) {
-		g, text := waiting[name], why(name)
-		if text == nil || sameReason(g.Why, text) || g.Why != nil && g.Why.Code == text.Code && s.justExplained(name) {
-			continue
-		}
-		g.Why = text
-		actions = append(actions, Action{Kind: Put, What: putReason, Gang: g})
-	}
-	return actions
-}
-
-func (s step) justExplained(gang string) bool {
-	at, some := s.Memory.Explained[gang]
-	return some && s.now.Sub(at) < explainEvery
 }
 
 // granting turns the policy's grants into actions, one after another, each checked by Nomad's arithmetic and by the
@@ -204,6 +216,7 @@ func (s step) grant(g ledger.Gang, grant model.Grant, sites map[string]*site, po
 		ID: s.rules.NewID(), At: s.now, JobVersion: g.JobVersion, Shape: g.Spec.Shape,
 		MasterPort: ports.free(members[0].Node, s.rules.PortBase), Placements: placementsOf(g.Spec, members, sites),
 	}
+	g = s.waitsNoMore(g)
 	g.State, g.Since, g.Why, g.NotBefore, g.HoldUntil = ledger.GangReserved, s.now, nil, nil, nil
 	g.Attempts++
 	slots := map[string][]ledger.Slot{}

@@ -197,6 +197,7 @@ func (s step) adopted(g ledger.Gang, reservation string) ledger.Gang {
 		}
 	}
 	slices.SortStableFunc(grant.Placements, func(a, b ledger.Placement) int { return cmp.Compare(a.Rank, b.Rank) })
+	g = s.waitsNoMore(g)
 	g.Reservation, g.Reset = &grant, nil
 	g.State, g.Since, g.Why, g.NotBefore, g.Attempts = ledger.GangReserved, s.now, nil, nil, max(g.Attempts, 1)
 	return g

@@ -36,6 +36,8 @@ func TestScripts(t *testing.T) {
 				return w.settle()
 			case "show":
 				return w.show()
+			case "waits":
+				return w.waits()
 			}
 			t.Fatalf("unknown command %s", d.Cmd)
 			return ""
@@ -114,21 +116,22 @@ func (w *world) happen(words []string) {
 			w.nodes[e.name].DrainStrategy = &structs.DrainStrategy{}
 			w.nodes[e.name].ModifyIndex = w.next()
 		},
-		"state":   func(e event) { w.nodes[e.name].Status = e.text("is", "down") },
-		"silent":  func(e event) { e.silence() },
-		"away":    func(e event) { e.away() },
-		"back":    func(e event) { e.back() },
-		"rights":  func(e event) { w.rights, w.allowed = e.text("is", ""), e.number("after", 0) },
-		"budget":  func(e event) { w.leader.Rules.MaxFailures = e.number("is", 0) },
-		"outage":  func(e event) { w.stale = e.text("is", "nomad does not answer") },
-		"recover": func(event) { w.stale = "" },
-		"wait":    func(e event) { e.wait() },
-		"elect":   func(event) { w.elect() },
-		"load":    func(e event) { e.load() },
-		"beside":  func(e event) { e.beside() },
-		"sweep":   func(e event) { e.sweep() },
-		"epoch":   func(event) { e.loseEpoch() },
-		"order":   func(e event) { e.order() },
+		"state":    func(e event) { w.nodes[e.name].Status = e.text("is", "down") },
+		"silent":   func(e event) { e.silence() },
+		"away":     func(e event) { e.away() },
+		"back":     func(e event) { e.back() },
+		"rights":   func(e event) { w.rights, w.allowed = e.text("is", ""), e.number("after", 0) },
+		"budget":   func(e event) { w.leader.Rules.MaxFailures = e.number("is", 0) },
+		"outage":   func(e event) { w.stale = e.text("is", "nomad does not answer") },
+		"makeroom": func(event) { w.decide = makeRoom },
+		"recover":  func(event) { w.stale = "" },
+		"wait":     func(e event) { e.wait() },
+		"elect":    func(event) { w.elect() },
+		"load":     func(e event) { e.load() },
+		"beside":   func(e event) { e.beside() },
+		"sweep":    func(e event) { e.sweep() },
+		"epoch":    func(event) { e.loseEpoch() },
+		"order":    func(e event) { e.order() },
 
 		"save":     func(event) { w.saved = w.store.Save() },
 		"restore":  func(event) { w.restore() },
@@ -363,6 +366,28 @@ func (e event) loseEpoch() {
 	must.NoError(e.w.t, err)
 }
 
+// waits prints what is known of each gang's wait.
+func (w *world) waits() string {
+	var b strings.Builder
+	gangs := w.load().Gangs
+	for _, name := range slices.Sorted(maps.Keys(gangs)) {
+		g := gangs[name].Doc
+		d := g.Delay.At(w.now)
+		fmt.Fprintf(&b, "%s: waited %s in all: fair share %dms, fragmentation %dms, own %dms", name, d.Total(), d.FairShareMS, d.FragmentationMS, d.OwnMS)
+		if d.Cause != "" {
+			fmt.Fprintf(&b, "; now %s", d.Cause)
+		}
+		if o := g.Outlook; o != nil {
+			fmt.Fprintf(&b, "; position %d", o.Position)
+			if p := o.Planned; p != nil {
+				fmt.Fprintf(&b, ", planned in %s on %v, sure %t", p.At.Sub(w.now), p.Nodes, p.Sure)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
 // show prints gangs, slots and refusals.
 func (w *world) show() string {
 	s := w.load()
@@ -378,6 +403,15 @@ func (w *world) show() string {
 			for _, p := range r.Placements {
 				fmt.Fprintf(&b, ", ranks %d-%d on %s", p.Rank, p.Rank+p.Members-1, p.Node)
 			}
+		}
+		if g.FreedFor != "" {
+			fmt.Fprintf(&b, ", for %s", g.FreedFor)
+		}
+		for _, e := range g.Earmarks {
+			fmt.Fprintf(&b, ", earmarked %s on %s for %s", e.GPUs, e.Node, w.now.Sub(*g.EarmarkedAt))
+		}
+		if len(g.Evicted) > 0 {
+			fmt.Fprintf(&b, ", evicted %d times, last %s ago", len(g.Evicted), w.now.Sub(g.Evicted[len(g.Evicted)-1]))
 		}
 		if g.Attempts > 0 {
 			fmt.Fprintf(&b, ", attempts %d", g.Attempts)

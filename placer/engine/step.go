@@ -53,7 +53,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 		busy[a.Gang.Name] = true
 	}
 	actions = append(actions, adoptions...)
-	placed := s.place(busy)
+	placed := s.place(busy, docsOf(of(lives, Close)))
 	if len(of(actions, Release, Delete, Sweep))+len(of(intake, Put)) > 0 {
 		placed = of(placed, Grant) // the next step knows better why the others wait
 	}
@@ -78,6 +78,15 @@ func gangsOf(actions []Action) map[string]bool {
 		gangs[a.Gang.Name] = true
 	}
 	return gangs
+}
+
+// docsOf are the documents that actions about gangs write, by gang.
+func docsOf(actions []Action) map[string]ledger.Gang {
+	docs := map[string]ledger.Gang{}
+	for _, a := range actions {
+		docs[a.Gang.Name] = a.Gang
+	}
+	return docs
 }
 
 // of is the actions of some kinds, in their order.

@@ -53,7 +53,6 @@ const (
 	claimGoneFor    = 30 * time.Second // how long Nomad may take to say how a task without the muster driver ended
 	hearingTakes    = 10 * time.Second // how long nodes may take to answer a new leader before users hear of it
 	releaseShows    = time.Minute      // how long a task that has ended may still show in Nomad's books
-	explainEvery    = 5 * time.Second  // how often a reason is written whose figures have changed, but not its kind
 	checkpointGrace = time.Minute      // how long a task without the muster driver may checkpoint before it is killed
 	killEvery       = 30 * time.Second // how often the signal that ends it is sent
 )
@@ -78,6 +77,8 @@ type Memory struct {
 	Released map[string]time.Time
 	// Explained is when the reason of each waiting gang was written last.
 	Explained map[string]time.Time
+	// Outlined is when anything that can be said about the start of each waiting gang was written last.
+	Outlined map[string]time.Time
 	// Topologies are the nodes' links made ready for choosing, which takes longer than choosing.
 	Topologies map[string]Topology
 	// Signalled is what the tasks of closing slots were sent last.
@@ -120,7 +121,7 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		Began: began(before, now), SetBack: before.SetBack || v.contradicted(), Ports: v.portsRemembered(before.Ports), Granted: map[string]time.Time{},
 		ClaimGone: map[ledger.SlotID]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
-		Explained: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
+		Explained: map[string]time.Time{}, Outlined: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
 	}
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
@@ -142,14 +143,21 @@ func Remember(before Memory, v View, now time.Time) Memory {
 				after.ClaimGone[m.slot] = since(before.ClaimGone, m.slot, now, stale)
 			}
 		}
-		if at, some := before.Explained[name]; some && gang.Doc.State == ledger.GangWaiting {
-			after.Explained[name] = at
+		if gang.Doc.State == ledger.GangWaiting {
+			keepTime(after.Explained, before.Explained, name)
+			keepTime(after.Outlined, before.Outlined, name)
 		}
 		if job := v.Nomad.Jobs[jobOf(gang.Doc)]; job != nil && job.Dead() {
 			after.Dead[name] = since(before.Dead, name, now, stale)
 		}
 	}
 	return after
+}
+
+func keepTime(after, before map[string]time.Time, name string) {
+	if at, some := before[name]; some {
+		after[name] = at
+	}
 }
 
 // stillReleased forgets released reservations that no living allocation names any more.

@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/jobspecs"
 	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/nomad"
 	"github.com/nomad-muster/muster/placer/policy"
 )
@@ -56,7 +57,8 @@ type world struct {
 	allowed int                    // changes that Nomad takes all the same
 	denied  map[nomad.JobID]string // what the placer has heard of that
 
-	plugins map[string]*devicePlugin // by node
+	decide  func(model.Snapshot, time.Time) model.Decision // the policy; nil: the real one
+	plugins map[string]*devicePlugin                       // by node
 	saved   ledger.Saved
 }
 
@@ -103,11 +105,18 @@ func (w *world) elect() {
 		Rules: Rules{
 			Keys: w.ledger.Keys(), Levels: []string{"rack"}, PortBase: 20000,
 			PlacementDeadline: time.Minute, StartTimeout: 15 * time.Minute, FenceTime: 2 * time.Minute,
-			Read: reader.Read, Decide: policy.Decide, Refusal: checker.Refusal,
+			Read: reader.Read, Decide: w.policy, Refusal: checker.Refusal,
 			NewID: func() string { w.ids++; return fmt.Sprintf("res%d", w.ids) },
 		},
 	}, lease, last)
 	must.NoError(w.t, w.leader.begin(ctx))
+}
+
+func (w *world) policy(s model.Snapshot, now time.Time) model.Decision {
+	if w.decide != nil {
+		return w.decide(s, now)
+	}
+	return policy.Decide(s, now)
 }
 
 func jobspecsOptions() jobspecs.Options {
