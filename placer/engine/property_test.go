@@ -15,13 +15,14 @@ import (
 	"github.com/shoenig/test/must"
 	"pgregory.net/rapid"
 
+	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/nomad"
 )
 
 // TestWholeOrAbsent lets random things happen to random jobs, with lost answers and changes of leader among them. At
-// every moment each reservation is whole or absent and no GPU is in two slots; when all jobs have been stopped and
-// everything has ended, nothing is left.
+// every moment each reservation is whole or absent, no GPU is in two slots, and none is granted that is earmarked for
+// another gang; when all jobs have been stopped and everything has ended, nothing is left.
 func TestWholeOrAbsent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -30,7 +31,10 @@ func TestWholeOrAbsent(t *testing.T) {
 		}
 		w.settle()
 		w.ack()
-		m := &machine{world: w}
+		m := &machine{world: w, kept: map[string]string{}, granted: map[string]bool{}}
+		if rapid.Bool().Draw(rt, "evictions") {
+			w.decide = makeRoom
+		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"":            m.check,
 			"submit":      m.submitSome,
@@ -75,6 +79,8 @@ func TestWholeOrAbsent(t *testing.T) {
 type machine struct {
 	*world
 	savedOnce bool
+	kept      map[string]string // GPUs that were earmarked at the last check, with the gang
+	granted   map[string]bool   // reservations that there were
 }
 
 // goBack changes the ledger under everybody, and lets it be put in order at once; the steps in any order are for the
@@ -109,6 +115,7 @@ func (m machine) submitSome(rt *rapid.T) {
 		"job", name, "gang=" + gang,
 		fmt.Sprintf("count=%d", rapid.IntRange(1, 3).Draw(rt, "count")),
 		fmt.Sprintf("gpus=%d", rapid.IntRange(1, 8).Draw(rt, "gpus")),
+		fmt.Sprintf("priority=%d", rapid.SampledFrom([]int{10, 50, 90}).Draw(rt, "priority")),
 		"driver=" + rapid.SampledFrom([]string{"muster", "docker"}).Draw(rt, "driver"),
 	})
 }
@@ -260,7 +267,42 @@ func (m machine) faults(rt *rapid.T) {
 }
 
 // check holds the ledger to its invariants.
-func (m machine) check(rt *rapid.T) { m.checkNow(rt) }
+func (m machine) check(rt *rapid.T) {
+	m.checkNow(rt)
+	m.checkKept(rt)
+}
+
+// checkKept looks at what was granted since the last check: nothing that was earmarked for another gang then, and still is.
+func (m machine) checkKept(rt *rapid.T) {
+	s := m.load()
+	kept := map[string]string{}
+	for name, g := range s.Gangs {
+		for _, e := range g.Doc.Earmarks {
+			set, err := gpu.ParseSet(e.GPUs)
+			must.NoError(rt, err)
+			for _, uuid := range s.Nodes[e.Node].Doc.Machine.UUIDs(set) {
+				other, twice := kept[uuid]
+				must.False(rt, twice, must.Sprintf("GPU %s is earmarked for %s and %s", uuid, name, other))
+				kept[uuid] = name
+			}
+		}
+	}
+	for _, table := range s.Tables {
+		for _, slot := range table.Doc.Slots {
+			for _, uuid := range slot.GPUs {
+				stolen := !m.granted[slot.Reservation] && kept[uuid] != "" && kept[uuid] == m.kept[uuid] && kept[uuid] != slot.Owner.Gang
+				must.False(rt, stolen, must.Sprintf("GPU %s was granted to %s and is earmarked for %s", uuid, slot.Owner.Gang, kept[uuid]))
+			}
+		}
+	}
+	for _, table := range s.Tables {
+		for _, slot := range table.Doc.Slots {
+			m.granted[slot.Reservation] = true
+		}
+	}
+	clear(m.kept)
+	maps.Copy(m.kept, kept)
+}
 
 func (m machine) checkNow(rt tester) {
 	s := m.load()
