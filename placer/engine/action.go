@@ -29,6 +29,7 @@ const (
 	Signal       Kind = "signal"        // signal a task without the muster driver whose slot is closing
 	WriteJob     Kind = "write job"     // stop a job, or register it again, in Nomad
 	Answer       Kind = "answer"        // write why an operator's order is not carried out
+	EndClaims    Kind = "end claims"    // delete claims that an operator vouches for, ahead of a release too large with them
 	DropOrder    Kind = "drop order"    // remove an order that leaves nothing to do
 )
 
@@ -71,6 +72,7 @@ type Action struct {
 	Refusal ledger.Refusal           // Refuse; of ClearRefusal only namespace and job
 	Node    string                   // Ask, Restore, Sweep
 	Vouched string                   // Sweep: the reservation whose closing slots an operator vouches for
+	Claims  []ledger.NodeSlot        // EndClaims
 	Run     ledger.RunID             // DeleteRun
 	Slot    ledger.SlotID            // Signal
 	Alloc   *nomad.Alloc             // Signal

@@ -50,6 +50,8 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		return nil
 	case Answer:
 		return l.Ledger.AnswerOrder(ctx, l.lease, *a.Order)
+	case EndClaims:
+		return l.Ledger.EndClaims(ctx, l.lease, l.snapshot.Gangs[a.Gang.Name], *a.Order, a.Claims)
 	case DropOrder:
 		return l.Ledger.DeleteOrder(ctx, l.lease, *a.Order)
 	case Release, Close, Put, Delete, Adopt, Forget, Grant:
@@ -143,7 +145,7 @@ func (l *leader) logAction(a Action) {
 		l.logWrite(a)
 	case DeleteRun:
 		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
-	case Answer, DropOrder: // logged as an order
+	case Answer, EndClaims, DropOrder: // logged as an order
 	}
 }
 
@@ -154,6 +156,8 @@ func (l *leader) logOrder(a Action) {
 	switch {
 	case a.Kind == Answer:
 		log.Info("order not carried out", "reason", o.Answer.Text)
+	case a.Kind == EndClaims:
+		log.Info("claims ended for an order", "reservation", o.Reservation, "claims", len(a.Claims))
 	case a.Kind == DropOrder:
 		log.Debug("order removed", "reason", a.What)
 	case o.Kind == ledger.OrderSet:

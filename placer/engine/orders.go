@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nomad-muster/muster/jobspecs"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
 
@@ -135,7 +136,8 @@ func (s step) set(g ledger.Gang, o ledger.Order) (action Action, refusal string,
 }
 
 // forceRelease takes closing slots out of the ledger although their nodes have not vouched for them: the operator does.
-// Slots of any other reservation than the one that the operator has looked at are left alone.
+// Slots of any other reservation than the one that the operator has looked at are left alone. Where tables and claims are
+// too many for one transaction, claims go first, step by step.
 func (s step) forceRelease(g ledger.Gang, o ledger.Versioned[ledger.Order]) (action Action, refusal string, now bool) {
 	switch {
 	case o.Doc.Reservation == "":
@@ -145,11 +147,29 @@ func (s step) forceRelease(g ledger.Gang, o ledger.Versioned[ledger.Order]) (act
 	case g.State != ledger.GangClosing:
 		return Action{}, fmt.Sprintf("gang %s is %s, not closing; preempt it first", g.Name, g.State), false
 	}
+	for _, p := range g.Reservation.Placements {
+		if refusal := s.mayAnswer(p.Node); refusal != "" {
+			return Action{}, refusal, false
+		}
+	}
 	action = s.release(g, ledger.Release{Vouched: true})
-	if _, err := change(s.Ledger, action); err != nil {
+	c, err := change(s.Ledger, action)
+	if err != nil {
 		return Action{}, err.Error(), false
 	}
+	if first := c.Surplus(); len(first) > 0 {
+		return Action{Kind: EndClaims, What: "ordered", Gang: g, Claims: first}, "", true
+	}
 	return action, "", true
+}
+
+// mayAnswer says why nobody vouches for a node yet; empty: it has said itself what it remembers, or nobody waits for that.
+func (s step) mayAnswer(node string) string {
+	if !s.Ledger.Unheard(node) || !s.patient() {
+		return ""
+	}
+	return fmt.Sprintf("node %s has not said yet what it remembers of its slots, which a new leader asks first and waits %s for; order it again then",
+		node, jobspecs.ShortDuration(s.rules.FenceTime))
 }
 
 // forceSweep is forceRelease for slots that no gang holds any more, one node after the other.
@@ -158,6 +178,9 @@ func (s step) forceSweep(o ledger.Versioned[ledger.Order]) (action Action, refus
 	for _, node := range slices.Sorted(maps.Keys(orphans)) {
 		if !slices.ContainsFunc(orphans[node], func(slot ledger.Slot) bool { return slot.Reservation == o.Doc.Reservation }) {
 			continue
+		}
+		if refusal := s.mayAnswer(node); refusal != "" {
+			return Action{}, refusal, false
 		}
 		if _, _, err := ledger.BuildSweep(s.Ledger, node, o.Doc.Reservation); err != nil {
 			return Action{}, err.Error(), false

@@ -23,9 +23,9 @@ func (s step) place(busy map[string]bool, closing map[string]ledger.Gang) []Acti
 	if len(waiting) == 0 {
 		return nil
 	}
-	if why := s.freeze; why != nil {
-		if !s.Memory.SetBack && s.now.Sub(s.Memory.Began) < hearingTakes {
-			return nil
+	if why := s.grantsNothing(); why != nil {
+		if !s.Memory.SetBack {
+			return nil // it is a matter of seconds
 		}
 		for name, g := range waiting { // those that run will be given their slots back, and are not told that they wait
 			if s.firstLiving(jobOf(g), func(a *nomad.Alloc) bool { return len(a.Slots) > 0 }) != nil {

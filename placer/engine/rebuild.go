@@ -72,7 +72,7 @@ func (v View) portsRemembered(before map[string]int) map[string]int {
 	return after
 }
 
-// awaited are the nodes whose word may change what the ledger holds, so that nothing is granted before it. A node that is
+// awaited are the nodes whose word may change what the ledger holds, so that no conclusion is drawn before it. A node that is
 // silent is waited for only if the ledger is known to have been lost or set back, and so is one of which only Nomad's
 // allocations tell.
 func (s step) awaited() []string {
@@ -103,7 +103,7 @@ func (s step) awaited() []string {
 	return slices.Sorted(maps.Keys(nodes))
 }
 
-// frozen says why nothing at all may be granted; nil: something may.
+// frozen says why the ledger may not be the whole truth yet; nil: it is.
 func (s step) frozen() *ledger.Reason {
 	if nodes := s.awaited(); len(nodes) > 0 {
 		const most = 3
@@ -123,6 +123,17 @@ func (s step) frozen() *ledger.Reason {
 	return nil
 }
 
+// grantsNothing says why nothing at all may be granted; nil: something may. A node that does not answer in time is left out,
+// unless the ledger is known to have been lost or set back: nothing is granted on it before its answer, and what a ledger
+// that was set back unseen may have lost there belongs to gangs that have living allocations, which are granted nothing
+// either, or none, which have started nothing. Resets and whatever else rests on the ledger alone wait for the node.
+func (s step) grantsNothing() *ledger.Reason {
+	if !s.Memory.SetBack && s.now.Sub(s.Memory.Began) >= hearingTakes {
+		return nil
+	}
+	return s.freeze
+}
+
 // unsure says whether nothing can be decided about a gang's slots yet, since a node that could answer has not.
 func (s step) unsure(g ledger.Gang) bool {
 	return g.Reservation != nil && s.patient() && slices.ContainsFunc(g.Reservation.Placements, func(p ledger.Placement) bool {
@@ -130,10 +141,16 @@ func (s step) unsure(g ledger.Gang) bool {
 	})
 }
 
-// hopeful says whether an open slot that no gang holds may yet be given back to its gang.
+// hopeful says whether an open slot that no gang holds may yet be given back to its gang. One that has all slots of
+// another reservation takes none.
 func (s step) hopeful(slot ledger.Slot) bool {
 	if slot.State != ledger.SlotOpen || !s.patient() {
 		return false
+	}
+	if g := s.Ledger.Gangs[slot.Owner.Gang].Doc; g.Reservation != nil {
+		if whole, err := s.Ledger.Whole(g); whole && err == nil {
+			return false
+		}
 	}
 	id := nomad.JobID{Namespace: slot.Owner.Namespace, ID: slot.Owner.Job}
 	job := s.Nomad.Jobs[id]

@@ -126,7 +126,7 @@ func (w *world) happen(words []string) {
 		"makeroom": func(event) { w.decide = makeRoom },
 		"recover":  func(event) { w.stale = "" },
 		"wait":     func(e event) { e.wait() },
-		"elect":    func(event) { w.elect() },
+		"elect":    func(e event) { e.elect() },
 		"load":     func(e event) { e.load() },
 		"beside":   func(e event) { e.beside() },
 		"sweep":    func(e event) { e.sweep() },
@@ -271,6 +271,14 @@ func (e event) vanish() {
 		return
 	}
 	must.NoError(e.w.t, e.w.ledger.Unclaim(e.w.t.Context(), at.node, at.slot.ID(), a.ID))
+}
+
+// elect starts a new term, of another placer if it is to know nothing of the ledger's past.
+func (e event) elect() {
+	if _, set := e.options["newcomer"]; set {
+		e.w.leader.snapshot = ledger.Snapshot{}
+	}
+	e.w.elect()
 }
 
 func (e event) silence() {

@@ -19,7 +19,7 @@ type step struct {
 	now    time.Time
 	wants  map[nomad.JobID]want
 	allocs map[nomad.JobID][]*nomad.Alloc // of those jobs
-	freeze *ledger.Reason                 // why nothing at all may be granted; nil: something may
+	freeze *ledger.Reason                 // why the ledger may not be the whole truth yet; nil: it is
 }
 
 // Step says what to do now: at most one action about each gang, in the order release, close, everything that touches no
@@ -37,7 +37,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 
 	lives := s.lives()
 	lives = append(lives, s.orders(gangsOf(lives))...)
-	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget, Sweep, Answer, DropOrder), s.housekeeping())
+	actions := slices.Concat(of(lives, Release), of(lives, Close), of(lives, Put, Delete, Forget, Sweep, Answer, EndClaims, DropOrder), s.housekeeping())
 	if v.Nomad.Stale != "" {
 		return actions
 	}

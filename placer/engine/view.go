@@ -51,7 +51,7 @@ const (
 	backoffForgiven = 10 * time.Minute // a run that lasted so long starts the count anew
 	deadFor         = 10 * time.Second // a job must be dead for so long: Nomad shows it for a moment between two attempts
 	claimGoneFor    = 30 * time.Second // how long Nomad may take to say how a task without the muster driver ended
-	hearingTakes    = 10 * time.Second // how long nodes may take to answer a new leader before users hear of it
+	hearingTakes    = 10 * time.Second // how long nodes may take to answer a new leader before others are granted without them
 	releaseShows    = time.Minute      // how long a task that has ended may still show in Nomad's books
 	checkpointGrace = time.Minute      // how long a task without the muster driver may checkpoint before it is killed
 	killEvery       = 30 * time.Second // how often the signal that ends it is sent
