@@ -301,6 +301,7 @@ func (s step) liveClosing(g ledger.Gang) (Action, bool) {
 	if s.ajar(g) {
 		return Action{Kind: Close, What: g.Why.Code, Gang: g}, true
 	}
+	g = s.doneAfterAll(g)
 	release := ledger.Release{LeftBehind: s.leftBehind(g)}
 	if _, clear := ledger.Cleared(s.Ledger, g, release); !clear {
 		return Action{}, false

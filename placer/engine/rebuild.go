@@ -170,24 +170,53 @@ func (s step) sweeps() []Action {
 	return actions
 }
 
-// adoptions give gangs that wait the reservations back that their nodes remember whole.
+// adoptions give gangs that wait the reservations back that their nodes remember whole. One that closes is given back only
+// if the ledger was set back: else it was left behind, and its gang goes on without it.
 func (s step) adoptions(busy map[string]bool) []Action {
-	reservations := map[string]string{} // to the gang
+	if !s.patient() {
+		return nil
+	}
+	gangs, closing := map[string]string{}, map[string]bool{} // by reservation
 	for _, orphans := range s.Ledger.Orphans() {
 		for _, slot := range orphans {
-			if slot.State == ledger.SlotOpen && !busy[slot.Owner.Gang] {
-				reservations[slot.Reservation] = slot.Owner.Gang
+			if !busy[slot.Owner.Gang] {
+				gangs[slot.Reservation] = slot.Owner.Gang
+				closing[slot.Reservation] = closing[slot.Reservation] || slot.State == ledger.SlotClosing
 			}
 		}
 	}
 	var actions []Action
-	for _, id := range slices.Sorted(maps.Keys(reservations)) {
-		g := s.adopted(s.Ledger.Gangs[reservations[id]].Doc, id)
-		if _, err := ledger.BuildAdopt(s.Ledger, g); err == nil && s.patient() {
+	for _, id := range slices.Sorted(maps.Keys(gangs)) {
+		g := s.Ledger.Gangs[gangs[id]].Doc
+		switch {
+		case !closing[id]:
+			g = s.adopted(g, id)
+		case s.Memory.SetBack && g.State == ledger.GangWaiting:
+			g = s.adoptedClosing(g, id)
+		default:
+			continue
+		}
+		if _, err := ledger.BuildAdopt(s.Ledger, g); err == nil {
 			actions = append(actions, Action{Kind: Adopt, Gang: g})
 		}
 	}
 	return actions
+}
+
+// adoptedClosing is adopted for a reservation that was closing. What for, nobody knows yet.
+func (s step) adoptedClosing(g ledger.Gang, reservation string) ledger.Gang {
+	return s.move(s.adopted(g, reservation), WhyLedger, "the ledger was set back while the gang ended")
+}
+
+// doneAfterAll is a closing gang's document once its drivers have written again that its work was done before the ledger
+// was set back.
+func (s step) doneAfterAll(g ledger.Gang) ledger.Gang {
+	if g.After != ledger.GangWaiting || g.Why == nil || g.Why.Code != WhyLedger || !finished(s.members(g)) {
+		return g
+	}
+	g.After, g.Why = ledger.GangFinished, reason(WhyFinished, "all members succeeded")
+	g.LastRun = s.summary(g, resultFinished, *g.Why)
+	return g
 }
 
 // adopted is a gang's document with a reservation that its nodes remember. Its deadlines run anew, so that drivers and
