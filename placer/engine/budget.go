@@ -24,6 +24,23 @@ func (s step) ranLong(g ledger.Gang) bool {
 	return g.State == ledger.GangRunning && s.now.Sub(g.Since) >= backoffForgiven
 }
 
+// mustCloseLost closes a gang that has lost a member. Where a driver was asked to end one and Nomad has not said why yet, it
+// is waited for.
+func (s step) mustCloseLost(g ledger.Gang, l loss, w want, how standing) (ledger.Gang, bool) {
+	a := l.member.alloc()
+	if l.failed || a == nil {
+		return s.closeLost(g, l), true
+	}
+	if how == owns && a.JobVersion < w.job.Version && a.Desired != structs.AllocDesiredStatusRun {
+		return s.move(g, WhyEdited, fmt.Sprintf("job %s was edited: Nomad ends version %d and starts version %d", g.Job, a.JobVersion, w.job.Version)), true
+	}
+	_, asked := s.Memory.Stopped[g.Reservation.ID]
+	if asked && !a.Terminal() && !a.Stopping() && !longer(s.Memory.Stopped, g.Reservation.ID, reasonTakes, s.now) {
+		return g, false
+	}
+	return s.closeLost(g, l), true
+}
+
 // closeLost closes a gang that has lost a member. It waits again, unless its command has failed too often in a row.
 func (s step) closeLost(g ledger.Gang, l loss) ledger.Gang {
 	code, avoid := WhyFailed, []string(nil)

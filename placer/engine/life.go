@@ -143,7 +143,7 @@ func (s step) mustClose(g ledger.Gang, members []member, w want, how standing, w
 		return s.move(g, WhyDrain, fmt.Sprintf("node %s is draining", node)), true
 	}
 	if lost {
-		return s.closeLost(g, l), true
+		return s.mustCloseLost(g, l, w, how)
 	}
 	if text, some := s.fencedNode(members); some {
 		return s.move(g, WhySilent, text), true

@@ -16,6 +16,7 @@ const (
 	WhyNotStarted = "not_started" // a member did not get to its claim
 	WhyStopped    = "stopped"     // the job was stopped, purged, edited or renamed
 	WhyShape      = "shape"       // the job's version needs other slots
+	WhyEdited     = "edited"      // Nomad ends the members of a version and starts those of the next
 	WhyDrain      = "drain"       // a node is draining
 	WhyForeign    = "foreign"     // somebody else's task has a claim on one of its slots
 	WhyDead       = "dead"        // Nomad will not run the job again

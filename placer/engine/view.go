@@ -50,6 +50,7 @@ const (
 	backoffMost     = 5 * time.Minute  //
 	backoffForgiven = 10 * time.Minute // a run that lasted so long starts the count anew
 	deadFor         = 10 * time.Second // a job must be dead for so long: Nomad shows it for a moment between two attempts
+	reasonTakes     = 2 * time.Second  // how long Nomad may take to say why it has a member ended
 	claimGoneFor    = 30 * time.Second // how long Nomad may take to say how a task without the muster driver ended
 	hearingTakes    = 10 * time.Second // how long nodes may take to answer a new leader before others are granted without them
 	releaseShows    = time.Minute      // how long a task that has ended may still show in Nomad's books
@@ -70,6 +71,8 @@ type Memory struct {
 	Granted map[string]time.Time
 	// ClaimGone is since when a slot of a running gang has had no claim.
 	ClaimGone map[ledger.SlotID]time.Time
+	// Stopped is since when a member of each reservation has been stopped by its driver on request.
+	Stopped map[string]time.Time
 	// Dead is since when the job of a gang has been dead.
 	Dead map[string]time.Time
 	// Released is when this leader released each reservation that Nomad's books may still show: its nodes have vouched
@@ -119,7 +122,7 @@ type Signalled struct {
 func Remember(before Memory, v View, now time.Time) Memory {
 	after := Memory{
 		Began: began(before, now), SetBack: before.SetBack || v.contradicted(), Ports: v.portsRemembered(before.Ports), Granted: map[string]time.Time{},
-		ClaimGone: map[ledger.SlotID]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
+		ClaimGone: map[ledger.SlotID]time.Time{}, Stopped: map[string]time.Time{}, Dead: map[string]time.Time{}, Signalled: map[ledger.SlotID]Signalled{},
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
 		Explained: map[string]time.Time{}, Outlined: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
 	}
@@ -141,6 +144,9 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		for _, m := range v.members(gang.Doc) {
 			if gang.Doc.State == ledger.GangRunning && m.claim == nil {
 				after.ClaimGone[m.slot] = since(before.ClaimGone, m.slot, now, stale)
+			}
+			if m.doc != nil && m.doc.State == ledger.MemberStopped {
+				after.Stopped[m.slot.Reservation] = since(before.Stopped, m.slot.Reservation, now, stale)
 			}
 		}
 		if gang.Doc.State == ledger.GangWaiting {
