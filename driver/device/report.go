@@ -62,10 +62,26 @@ func (o *onChange) clear(topic, message string, pairs ...any) {
 	}
 }
 
-// failing lists the topics with a prefix.
-func (o *onChange) failing(prefix string) int {
+// begins notes that a topic fails, and says whether it is the first with its prefix to do so.
+func (o *onChange) begins(prefix, topic string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	first := o.failing(prefix) == 0
+	o.last[prefix+topic] = ""
+	return first
+}
+
+// ends notes that a topic fails no more, and says whether it was the last with its prefix that did.
+func (o *onChange) ends(prefix, topic string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, failed := o.last[prefix+topic]
+	delete(o.last, prefix+topic)
+	return failed && o.failing(prefix) == 0
+}
+
+// failing counts the topics with a prefix; mu must be held.
+func (o *onChange) failing(prefix string) int {
 	n := 0
 	for topic := range o.last {
 		if strings.HasPrefix(topic, prefix) {
@@ -86,16 +102,15 @@ func (e *engine) ledgerAnswered(ctx context.Context, request string, err error) 
 	if ctx.Err() != nil {
 		return
 	}
-	if err == nil || !isOutage(err) {
-		e.outageOver(request)
+	if (err == nil || !isOutage(err)) && e.once.ends(outageTopic, request) {
+		e.log.Info("the ledger answers again")
 	}
 	var status consulapi.StatusError
 	switch {
 	case err == nil:
 		e.once.clear(refusedTopic+request, "the ledger's answer is good again", "request", request)
 	case isOutage(err):
-		first := e.once.failing(outageTopic) == 0
-		if e.once.differs(outageTopic+request, "") && first {
+		if e.once.begins(outageTopic, request) {
 			e.log.Warn("the ledger can't be reached: this node goes on with what it last knew", "request", request, "error", err)
 		}
 	case errors.As(err, &status):
@@ -103,16 +118,6 @@ func (e *engine) ledgerAnswered(ctx context.Context, request string, err error) 
 			"request", request, "error", err)
 	default:
 		e.once.warn(refusedTopic+request, "the ledger's answer is of no use: this node goes on with what it last knew", "request", request, "error", err)
-	}
-}
-
-func (e *engine) outageOver(request string) {
-	e.once.mu.Lock()
-	_, known := e.once.last[outageTopic+request]
-	delete(e.once.last, outageTopic+request)
-	e.once.mu.Unlock()
-	if known && e.once.failing(outageTopic) == 0 {
-		e.log.Info("the ledger answers again")
 	}
 }
 
