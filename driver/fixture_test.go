@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = 30 * time.Second
+// patience is how long anything may take on a busy machine.
+const patience = time.Minute
 
 // world is a ledger with one gang in it, whose members stand on nodes n0, n1, ...
 type world struct {
@@ -48,8 +49,9 @@ type world struct {
 	gang   ledger.Gang
 	wrap   func(Ledger) Ledger // what the drivers see of the ledger; nil: itself
 
-	comeback time.Duration // of the drivers that start from now on
-	epoch    string        // of the slot tables that are written from now on
+	comeback  time.Duration // of the drivers that start from now on
+	termGrace time.Duration // of the drivers that start from now on
+	epoch     string        // of the slot tables that are written from now on
 }
 
 const (
@@ -57,9 +59,11 @@ const (
 	reservation = "r1"
 )
 
+// newWorld makes the world of one test, which runs beside others from here on: most of it is waiting for processes.
 func newWorld(t *testing.T, size int) *world {
 	t.Helper()
-	w := &world{t: t, store: ledger.NewMemory(), size: size, comeback: time.Second}
+	t.Parallel()
+	w := &world{t: t, store: ledger.NewMemory(), size: size, comeback: time.Second, termGrace: patience}
 	w.ledger = ledger.New(w.store, "global")
 	grant := &ledger.Grant{ID: reservation}
 	for rank := range size {
@@ -214,7 +218,7 @@ func (c *client) startPlugin() {
 	var packed []byte
 	must.NoError(c.t, base.MsgPackEncode(&packed, Config{
 		Enabled: true, Region: "global", StateDir: c.stateDir, DevRoot: "/dev", BootIDFile: "/proc/sys/kernel/random/boot_id",
-		CgroupParent: "muster-test", TermGrace: "2s",
+		CgroupParent: "muster-test", TermGrace: c.world.termGrace.String(),
 	}))
 	must.NoError(c.t, c.SetConfig(&base.Config{PluginConfig: packed}))
 	events, err := c.TaskEvents(ctx)

@@ -24,7 +24,7 @@ const noting = `echo "$MUSTER_GENERATION $MUSTER_MASTER_PORT $$" >> starts; ` + 
 // stopForRestart ends the task as Nomad does before it starts it again, and forgets it.
 func (r *runningTask) stopForRestart() *drivers.ExitResult {
 	r.t.Helper()
-	must.NoError(r.t, r.StopTask(r.cfg.ID, 10*time.Second, ""))
+	must.NoError(r.t, r.StopTask(r.cfg.ID, patience, ""))
 	result := r.wait()
 	must.NoError(r.t, r.DestroyTask(r.cfg.ID, true))
 	return result

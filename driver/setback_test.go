@@ -109,7 +109,7 @@ func TestARestartAfterTheLedgerWasLost(t *testing.T) {
 	w := newWorld(t, 2)
 	tasks := w.startNoting(time.Minute)
 	w.store.SetBack(ledger.Saved{})
-	must.NoError(t, tasks[0].StopTask(tasks[0].cfg.ID, 2*time.Second, ""))
+	must.NoError(t, tasks[0].StopTask(tasks[0].cfg.ID, patience, ""))
 	tasks[0] = tasks[0].startAgain()
 	w.epoch = "rebuilt"
 	w.grant()

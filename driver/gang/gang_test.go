@@ -241,7 +241,7 @@ func (f *fixture) phase(t *testing.T) ledger.RunPhase {
 
 func (f *fixture) becomes(t *testing.T, phase ledger.RunPhase) {
 	t.Helper()
-	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return f.phase(t) == phase }), wait.Timeout(20*time.Second), wait.Gap(10*time.Millisecond)),
+	must.Wait(t, wait.InitialSuccess(wait.BoolFunc(func() bool { return f.phase(t) == phase }), wait.Timeout(time.Minute), wait.Gap(10*time.Millisecond)),
 		must.Sprintf("the run becomes %s", phase))
 }
 
@@ -256,7 +256,7 @@ func ends(t *testing.T, leader *Leader) {
 	t.Helper()
 	select {
 	case <-leader.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the leader does not end")
 	}
 }
@@ -357,7 +357,7 @@ func TestFollowClosing(t *testing.T) {
 	select {
 	case why := <-closing:
 		must.Eq(t, "preempted", why)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the closing was not seen")
 	}
 }

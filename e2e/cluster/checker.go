@@ -20,17 +20,20 @@ import (
 const (
 	sampleEvery = 100 * time.Millisecond
 	// startSpread is how far apart the processes of one gang may start, however busy the machine is that plays all nodes.
-	startSpread = 5 * time.Second
+	// What it is on a quiet one the report says, and a story of its own proves.
+	startSpread = 20 * time.Second
 	// startGrace is how long a sample of all processes may take on a busy machine.
-	startGrace = time.Second
+	startGrace = 5 * time.Second
 )
 
 // Checker looks at a cluster every 100 ms and notes everything that must never be: a GPU with processes of two members, a
-// process without a slot, a slot without its gang, a GPU in two slots, a gang granted or started in part, two generations of
-// a gang at once.
+// process without a slot, a slot without its gang, a GPU in two slots, a gang granted or started in part, a process before
+// all members have arrived, two generations of a gang at once. What it says of processes was so at one moment, however long
+// it took to look.
 type Checker struct {
 	cluster   *Cluster
 	processes *processes
+	holds     func(h TaskProcess, minor int) bool // whether a process still holds a GPU
 	cancel    context.CancelFunc
 	ended     chan struct{}
 
@@ -86,7 +89,7 @@ type runWatch struct {
 func (c *Cluster) StartChecker(ctx context.Context) *Checker {
 	ctx, cancel := context.WithCancel(ctx)
 	k := &Checker{
-		cluster: c, processes: newProcesses(c.Mark), cancel: cancel, ended: make(chan struct{}),
+		cluster: c, processes: newProcesses(c.Mark), holds: holds, cancel: cancel, ended: make(chan struct{}),
 		violations: map[string]bool{}, runs: map[string]*runWatch{},
 	}
 	go k.loop(ctx)
@@ -115,9 +118,12 @@ func (k *Checker) loop(ctx context.Context) {
 		case <-tick.C:
 		}
 		holders, now := k.processes.list(), uptime()
+		k.mu.Lock()
+		k.checkProcesses(holders)
+		k.mu.Unlock()
 		snapshot, err := k.cluster.Ledger.Load(ctx)
 		if err != nil {
-			continue // Consul is being ended or does not answer: nothing can be said about this moment
+			continue // Consul is being ended or does not answer: no more can be said about this moment
 		}
 		k.mu.Lock()
 		k.report.LongestGap = max(k.report.LongestGap, time.Since(last))
@@ -134,8 +140,8 @@ func (k *Checker) sample(snapshot ledger.Snapshot, holders []TaskProcess, now ti
 	if k.rebuild == nil {
 		k.checkSlots(snapshot)
 	}
-	k.checkGPUs(snapshot, holders)
-	k.checkGenerations(holders)
+	k.checkHolders(snapshot, holders)
+	k.checkBarrier(snapshot, holders)
 	k.checkStarts(snapshot, holders, now)
 	k.before = snapshot
 
@@ -218,23 +224,57 @@ func (k *Checker) checkRebuild(snapshot ledger.Snapshot) {
 	k.rebuild = nil
 }
 
-// checkGPUs checks who really is on the GPUs.
-func (k *Checker) checkGPUs(snapshot ledger.Snapshot, holders []TaskProcess) {
-	owner := map[string]string{} // GPU -> member
+// checkProcesses checks what can be said without the ledger: who really is on the GPUs.
+func (k *Checker) checkProcesses(holders []TaskProcess) {
+	k.checkGenerations(holders)
+	owner := map[string]TaskProcess{} // by GPU
 	for _, h := range holders {
-		member := fmt.Sprintf("%s rank %d (%s)", h.Gang, h.Rank, h.Run)
 		for _, minor := range h.Minors {
 			gpu := fmt.Sprintf("%s/nvidia%d", h.Node, minor)
-			if other, ok := owner[gpu]; ok && other != member {
-				k.violation("GPU %s has processes of %s and of %s", gpu, other, member)
+			other, taken := owner[gpu]
+			// The one may have ended before the other was seen, so both are looked at again.
+			if taken && other.member() != h.member() && k.holds(other, minor) && k.holds(h, minor) {
+				k.violation("GPU %s has processes of %s and of %s", gpu, other.member(), h.member())
 			}
-			owner[gpu] = member
-			if k.rebuild == nil && !slotCovers(snapshot, h, minor) && !slotCovers(k.before, h, minor) {
-				k.violation("process of %s holds %s, which is not in its slot", member, gpu)
-			}
+			owner[gpu] = h
 		}
 	}
 	k.report.MaxGPUs = max(k.report.MaxGPUs, len(owner))
+}
+
+// member is whose process this is.
+func (h TaskProcess) member() string { return fmt.Sprintf("%s rank %d (%s)", h.Gang, h.Rank, h.Run) }
+
+// holds says whether a process still holds a GPU open.
+func holds(h TaskProcess, minor int) bool {
+	minors := openGPUs(h.PID)
+	started, alive := startTime(h.PID)
+	return alive && started == h.Started && slices.Contains(minors, minor)
+}
+
+// checkHolders checks that processes hold no GPU outside their slots. Who has let go of it since was in nobody's way.
+func (k *Checker) checkHolders(snapshot ledger.Snapshot, holders []TaskProcess) {
+	if k.rebuild != nil {
+		return
+	}
+	for _, h := range holders {
+		for _, minor := range h.Minors {
+			if !slotCovers(snapshot, h, minor) && !slotCovers(k.before, h, minor) && k.holds(h, minor) {
+				k.violation("process of %s holds %s/nvidia%d, which is not in its slot", h.member(), h.Node, minor)
+			}
+		}
+	}
+}
+
+// checkBarrier checks that no process runs before all members of its generation have arrived: the ledger, read after the
+// processes were seen, says so of each run.
+func (k *Checker) checkBarrier(snapshot ledger.Snapshot, holders []TaskProcess) {
+	for _, h := range holders {
+		run := snapshot.Runs[ledger.RunID{Gang: h.Gang, Reservation: h.Reservation()}].Run.Doc
+		if k.rebuild == nil && run.Phase == ledger.RunGathering && h.Generation() >= run.Generation && h.Generation() > 0 {
+			k.violation("process of %s runs while generation %d of its gang still gathers", h.member(), run.Generation)
+		}
+	}
 }
 
 // slotCovers says whether a GPU that a process holds is part of the slot that the process says it has.

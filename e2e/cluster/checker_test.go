@@ -33,14 +33,27 @@ func TestCheckerSees(t *testing.T) {
 			problem: "runs in part: 1 of 2 members",
 		},
 		"processes that start apart": {
-			change:  func(m *moment) { m.holders[1].Started += 5100 * time.Millisecond },
-			problem: "started 5.13s apart",
+			change:  func(m *moment) { m.holders[1].Started += startSpread + 100*time.Millisecond },
+			problem: "started 20.13s apart",
 		},
 		"two gangs on one GPU": {
 			change: func(m *moment) {
 				m.holders = append(m.holders, TaskProcess{Node: "n1", Gang: "b", Run: "r9/1", Rank: 0, Minors: []int{0}})
 			},
 			problem: "GPU n1/nvidia0 has processes of a rank 0 (r1/1) and of b rank 0 (r9/1)",
+		},
+		"two gangs on one GPU, one after the other": {
+			change: func(m *moment) {
+				second := TaskProcess{PID: 1, Node: "n1", Gang: "b", Run: "r9/1", Rank: 0, Minors: []int{0}}
+				m.holders, m.ended = append(m.holders, second), map[int]bool{1: true}
+			},
+		},
+		"a process before all have arrived": {
+			change:  func(m *moment) { m.snapshot.Runs = runs(ledger.Run{Generation: 1, Phase: ledger.RunGathering}) },
+			problem: "process of a rank 0 (r1/1) runs while generation 1 of its gang still gathers",
+		},
+		"a process of the generation before": {
+			change: func(m *moment) { m.snapshot.Runs = runs(ledger.Run{Generation: 2, Phase: ledger.RunGathering}) },
 		},
 		"two generations of one rank": {
 			change: func(m *moment) {
@@ -83,7 +96,10 @@ func TestCheckerSees(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := wholeGang()
 			c.change(m)
-			checker := &Checker{violations: map[string]bool{}, runs: map[string]*runWatch{}}
+			checker := &Checker{
+				violations: map[string]bool{}, runs: map[string]*runWatch{}, holds: func(h TaskProcess, _ int) bool { return !m.ended[h.PID] },
+			}
+			checker.checkProcesses(m.holders)
 			checker.sample(m.snapshot, m.holders, m.now)
 			if m.again != nil {
 				checker.sample(m.snapshot, m.again, m.now+time.Minute)
@@ -104,6 +120,12 @@ type moment struct {
 	holders  []TaskProcess
 	now      time.Duration
 	again    []TaskProcess // in a second sample; nil: there is none
+	ended    map[int]bool  // processes that were seen and have ended
+}
+
+// runs is what the ledger says of the run of wholeGang.
+func runs(run ledger.Run) map[ledger.RunID]ledger.RunState {
+	return map[ledger.RunID]ledger.RunState{{Gang: "a", Reservation: "r1"}: {Run: ledger.Versioned[ledger.Run]{Doc: run}}}
 }
 
 // wholeGang is a gang of two members with one GPU each, on two nodes, that runs.

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +25,9 @@ import (
 	"github.com/nomad-muster/muster/e2e/leftover"
 	"github.com/nomad-muster/muster/placer/ledger"
 )
+
+// sweepWithin is how long it may take to remove what a cluster leaves behind.
+const sweepWithin = 2 * time.Minute
 
 // Region is the Nomad region of every cluster.
 const Region = "global"
@@ -182,7 +187,7 @@ func (c *Cluster) stopAll(keepLogs bool) error {
 	for i := len(processes) - 1; i >= 0; i-- {
 		failed = append(failed, processes[i].Kill(syscall.SIGKILL))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), sweepWithin)
 	defer cancel()
 	failed = append(failed, c.Mark.Sweep(ctx), c.guard.Release())
 	if !keepLogs {
@@ -191,13 +196,22 @@ func (c *Cluster) stopAll(keepLogs bool) error {
 	return errors.Join(failed...)
 }
 
-// Tails is the end of every log, for a person who looks for what went wrong.
+// Tails is the end of the logs, for a person who looks for what went wrong and may have nothing else: all that the placers
+// said last, and of the agents what their plugins said and what troubled them.
 func (c *Cluster) Tails() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := "logs are in " + c.Logs + "\n"
 	for _, p := range c.processes {
-		text += fmt.Sprintf("---- %s, last lines of %s\n%s\n", p.Name, filepath.Base(p.Log), p.Tail(15))
+		tail := p.tail(12, func(line string) bool {
+			return strings.Contains(line, "nomad-d") || strings.Contains(line, "[WARN]") || strings.Contains(line, "[ERROR]")
+		})
+		if slices.Contains(c.Placers, p) || !p.Running() {
+			tail = p.Tail(30)
+		}
+		if tail != "" {
+			text += fmt.Sprintf("---- %s\n%s\n", p.Name, tail)
+		}
 	}
 	return text
 }

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // busybox is the static program of which test images consist (Debian's busybox-static).
@@ -61,8 +60,13 @@ func (c *Cluster) tryDocker(ctx context.Context, storage string) error {
 	if err := daemon.Start(); err != nil {
 		return err
 	}
-	err := Poll(ctx, "the Docker daemon with storage driver "+storage, 20*time.Second, func(ctx context.Context) (bool, string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	err := Poll(ctx, "the Docker daemon with storage driver "+storage, readyWithin, func(ctx context.Context) (bool, string) {
 		output, err := exec.CommandContext(ctx, "docker", "--host", address, "version").CombinedOutput()
+		if !daemon.Running() {
+			cancel() // this machine can't have this storage driver
+		}
 		return err == nil, string(output)
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // stopWithin is how long an agent may take to end by itself.
-const stopWithin = 15 * time.Second
+const stopWithin = time.Minute
 
 // Process is one program that a cluster runs: an agent or a placer. It can be ended and started again with the same
 // arguments; its output goes to one log file.
@@ -150,10 +150,31 @@ func (p *Process) Kill(signal syscall.Signal) error {
 
 // Tail is the last lines of the program's log.
 func (p *Process) Tail(lines int) string {
+	return p.tail(lines, func(string) bool { return true })
+}
+
+// tail is the last of those lines of the program's log that are wanted, none of them long.
+func (p *Process) tail(lines int, wanted func(line string) bool) string {
+	const longest = 400 // bytes
 	text, err := os.ReadFile(p.Log)
 	if err != nil {
 		return err.Error()
 	}
-	all := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	var all []string
+	for line := range strings.Lines(string(text)) {
+		if wanted(line) {
+			line = strings.TrimSuffix(line, "\n")
+			all = append(all, line[:min(len(line), longest)])
+		}
+	}
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Logged counts a text in the program's log.
+func (p *Process) Logged(text string) (int, error) {
+	log, err := os.ReadFile(p.Log)
+	if err != nil {
+		return 0, fmt.Errorf("log of %s: %w", p.Name, err)
+	}
+	return strings.Count(string(log), text), nil
 }

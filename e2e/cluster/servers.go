@@ -17,7 +17,7 @@ import (
 )
 
 // readyWithin is how long an agent may take to start on a busy machine.
-const readyWithin = 60 * time.Second
+const readyWithin = 3 * time.Minute
 
 func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 

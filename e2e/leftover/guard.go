@@ -14,7 +14,7 @@ import (
 )
 
 // sweepWithin bounds one sweep.
-const sweepWithin = 30 * time.Second
+const sweepWithin = 2 * time.Minute
 
 // done is what the cluster tells its guard when it has cleaned up itself.
 const done = "done"

@@ -18,7 +18,7 @@ import (
 )
 
 func TestSweep(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	mark := newMark(t)
 	must.NoError(t, os.MkdirAll(filepath.Join(mark.Dir(), "deep"), 0o755))

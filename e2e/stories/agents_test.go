@@ -14,7 +14,7 @@ import (
 // processes live on, and the gang ends normally.
 func outlivesAgents(s *stage) {
 	release := s.submitUntil(gang{name: "survivor", count: 2, gpus: 8, nodes: "n1|n2"})
-	before := s.awaitWhole("survivor", 2, startWithin)
+	before, attempts := s.awaitWhole("survivor", 2, startWithin), s.document("survivor").Attempts
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		client := s.Client("n1")
 		must.NoError(s.t, client.Kill(signal))
@@ -24,8 +24,7 @@ func outlivesAgents(s *stage) {
 		must.Eq(s.t, pids(before), pids(s.ranks("survivor")), must.Sprintf("after the agent's start that followed %s", signal))
 	}
 	release()
-	doc := s.awaitFinished("survivor", endWithin)
-	must.Eq(s.t, 1, doc.Attempts)
+	must.Eq(s.t, attempts, s.awaitFinished("survivor", endWithin).Attempts)
 }
 
 // nodeReady says whether Nomad has a node as ready, heard from after its agent's last start, with the muster driver.

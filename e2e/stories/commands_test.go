@@ -6,12 +6,9 @@ package stories
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/shoenig/test/must"
 
@@ -77,16 +74,9 @@ func runsToTheEnd(s *stage) {
 // job, and status tells the same as the gang's document.
 func setsAKnob(s *stage) {
 	s.submit(gang{name: "wide", count: 2, gpus: 4, runFor: seconds(2), more: map[string]string{"locality": "rack", "relax_after": "1h"}})
-	waiting := s.awaitState("wide", ledger.GangWaiting, seconds(20))
-	s.await("a reason", seconds(20), func() (bool, string) {
-		waiting = s.document("wide")
-		return waiting.Why != nil, describe(waiting)
-	})
-	status, err := s.MusterCommand(s.ctx, "status")
-	must.NoError(s.t, err)
-	must.StrContains(s.t, status, "Nodes   = 2: 2 ready\n")
-	must.StrContains(s.t, status, "answers, server ")
-	must.StrContains(s.t, status, waiting.Why.Text)
+	s.awaitShown(func() []string {
+		return []string{"Nodes   = 2: 2 ready\n", "answers, server ", s.awaitReason("wide").Why.Text}
+	}, "status")
 
 	refused := s.musterFails(1, "set", "wide", "locality=row")
 	must.StrContains(s.t, refused, `locality = "row" is no level of this cluster`)
@@ -105,16 +95,13 @@ func releasesByForce(s *stage) {
 	s.awaitWhole("stuck", 1, startWithin)
 	kept := s.musterFails(1, "release", "-force", "nosuch")
 	must.StrContains(s.t, kept, `no gang named "nosuch"`)
-	plugin := childOf(s.Client("n2").PID(), "nomad-device-mu")
-	must.Positive(s.t, plugin, must.Sprint("n2 has no device plugin"))
-	must.NoError(s.t, syscall.Kill(plugin, syscall.SIGSTOP))
-	defer func() { must.NoError(s.t, syscall.Kill(plugin, syscall.SIGCONT)) }()
+	resume := s.pausePlugin("n2")
+	defer resume()
 
 	_, err := s.MusterCommand(s.ctx, "preempt", "stuck")
 	must.NoError(s.t, err)
 	s.await("the member to end", endWithin, func() (bool, string) {
-		snapshot, err := s.Ledger.Load(s.ctx)
-		must.NoError(s.t, err)
+		snapshot := s.snapshot()
 		return len(snapshot.Claims["n2"]) == 0 && len(s.ranks("stuck")) == 0, "it still has its claim"
 	})
 	closing := s.document("stuck")
@@ -130,29 +117,8 @@ func releasesByForce(s *stage) {
 	must.NoError(s.t, err)
 	must.StrContains(s.t, output, "Released: 1 slot of gang stuck\n")
 	must.NotEq(s.t, ledger.GangClosing, s.document("stuck").State)
-	must.NoError(s.t, syscall.Kill(plugin, syscall.SIGCONT))
+	resume()
 	s.awaitWhole("stuck", 1, 2*startWithin)
 	release()
 	s.awaitFinished("stuck", endWithin)
-}
-
-// childOf finds a child process by the start of its name, which the kernel cuts at 15 bytes; 0: there is none.
-func childOf(parent int, name string) int {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		head, rest, _ := strings.Cut(string(text), ") ")
-		id, comm, _ := strings.Cut(head, " (")
-		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(parent) && strings.HasPrefix(comm, name) {
-			pid, _ := strconv.Atoi(id) // the kernel writes a number
-			return pid
-		}
-	}
-	return 0
 }

@@ -8,14 +8,12 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
-
-	"github.com/shoenig/test/must"
 )
 
 // crowd: many gangs of random shapes are submitted at once, several times what the cluster holds. All finish; the checker
 // says whether a GPU was ever in two slots or a gang ever partly running.
 func crowd(s *stage) {
-	gangs, limit := randomGangs(40, 5*28), 10*time.Minute
+	gangs, limit := randomGangs(40, 5*28), 15*time.Minute
 	if soak() {
 		gangs, limit = randomGangs(400, 50*28), 40*time.Minute
 	}
@@ -35,10 +33,7 @@ func crowd(s *stage) {
 
 	began := time.Now()
 	s.await("all gangs of the crowd to finish", limit, func() (bool, string) {
-		snapshot, err := s.Ledger.Load(s.ctx)
-		if err != nil {
-			return false, err.Error()
-		}
+		snapshot := s.snapshot()
 		states := map[string]int{}
 		for _, g := range gangs {
 			states[string(snapshot.Gangs[g.name].Doc.State)]++
@@ -47,8 +42,7 @@ func crowd(s *stage) {
 	})
 	s.t.Logf("%d gangs of %d GPUs together finished in %s", len(gangs), gpusOf(gangs), time.Since(began).Round(time.Second))
 	for _, g := range gangs {
-		must.Eq(s.t, 1, s.document(g.name).Attempts, must.Sprintf("gang %s needed more than one start", g.name))
-		s.awaitFinished(g.name, endWithin)
+		s.startedOnce(s.awaitFinished(g.name, endWithin))
 	}
 }
 

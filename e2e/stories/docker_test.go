@@ -21,13 +21,13 @@ func TestDocker(t *testing.T) {
 	must.NoError(t, c.ImportImage(t.Context(), image, nil))
 	t.Run("10 a container with a slot", func(t *testing.T) {
 		tell(t, c, func(s *stage) {
-			must.NoError(t, s.Run(s.ctx, examples("docker.nomad.hcl"), map[string]string{
+			must.NoError(s.t, s.Run(s.ctx, examples("docker.nomad.hcl"), map[string]string{
 				"gang": "boxed", "members": "2", "gpus": "2", "image": image, "seconds": "5",
 			}))
 			s.awaitFinished("boxed", startWithin+endWithin)
 			output := s.outputOf("boxed")
 			for _, line := range []string{"member 0 of 2", "member 1 of 2", "nvidia0", "nvidia3", "done"} {
-				must.StrContains(t, output, line)
+				must.StrContains(s.t, output, line)
 			}
 		})
 	})

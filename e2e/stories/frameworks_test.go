@@ -9,12 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	nomad "github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
 
 	"github.com/nomad-muster/muster/placer/ledger"
 )
+
+// trainWithin is how long the examples may take: they load much and compute little.
+const trainWithin = 3 * time.Minute
 
 // Debian's Python: another one that comes first in PATH knows nothing of Debian's packages.
 const debianPython = "/usr/bin/python3"
@@ -38,8 +42,8 @@ func torchrun(s *stage) {
 		"gang": "torch", "members": "2", "gpus": "2", "torchrun": program, "script": s.script("train.py"),
 		"arguments": hclList([]string{"--steps=60", "--step-seconds=0.05"}), "checkpoints": dir,
 	}))
-	must.SliceLen(s.t, 2, nodesOf(s.awaitWhole("torch", 2, startWithin+seconds(30))))
-	s.awaitFinished("torch", seconds(90))
+	must.SliceLen(s.t, 2, s.awaitGranted("torch").Placements)
+	s.awaitFinished("torch", startWithin+trainWithin)
 	release()
 	output := s.outputOf("torch")
 	for _, line := range []string{"rank 0 of 4 starts", "rank 3 of 4 starts", "rank 0 done after step 60", "rank 3 done after step 60"} {
@@ -61,10 +65,21 @@ func mpi(s *stage) {
 		"gang": "mpi", "members": "2", "gpus": "2", "launcher": s.script("mpi_launch.py"), "python": debianPython,
 		"program": hclList([]string{program, "20", "0.1"}),
 	}))
-	must.SliceLen(s.t, 2, s.awaitState("mpi", ledger.GangRunning, startWithin).Reservation.Placements)
-	s.awaitFinished("mpi", seconds(120))
+	must.SliceLen(s.t, 2, s.awaitGranted("mpi").Placements)
+	s.awaitFinished("mpi", startWithin+trainWithin)
 	release()
 	must.StrContains(s.t, s.outputOf("mpi"), "sum of 4 ranks: 6")
+}
+
+// awaitGranted waits until a gang is granted: some seconds before Nomad starts its members, at least.
+func (s *stage) awaitGranted(name string) *ledger.Grant {
+	s.t.Helper()
+	var doc ledger.Gang
+	s.await("gang "+name+" to be granted", noticeWithin, func() (bool, string) {
+		doc = s.document(name)
+		return doc.Reservation != nil, describe(doc)
+	})
+	return doc.Reservation
 }
 
 // leaveTwoPerNode takes all GPUs but two on each of three nodes, so that a gang of 2 x 2 must spread, and returns what
@@ -90,7 +105,7 @@ func twoGroups(s *stage) {
 		"gang": "pool", "workers": "2", "gpus": "2", "python": debianPython, "script": s.script("pool.py"), "items": "40",
 		"checkpoints": s.sharedDir("pool"),
 	}))
-	s.awaitFinished("pool", seconds(120))
+	s.awaitFinished("pool", startWithin+trainWithin)
 	must.StrContains(s.t, s.outputOf("pool"), "sum of 40 squares: 20540")
 }
 
@@ -100,8 +115,7 @@ func oneGPU(s *stage) {
 	must.NoError(s.t, s.Run(s.ctx, examples("one-gpu.nomad.hcl"), map[string]string{
 		"gang": "one", "steps": "12", "interval": "4s", "checkpoints": dir,
 	}))
-	s.awaitWhole("one", 1, startWithin)
-	s.awaitFinished("one", seconds(60))
+	s.awaitFinished("one", startWithin+trainWithin)
 	must.SliceNotEmpty(s.t, files(s.t, dir))
 	must.StrContains(s.t, s.outputOf("one"), "saved step-")
 }
@@ -137,10 +151,8 @@ func files(t *testing.T, dir string) []string {
 // outputOf is what all tasks of a job that ran to their end have printed.
 func (s *stage) outputOf(job string) string {
 	s.t.Helper()
-	allocs, _, err := s.Nomad.Jobs().Allocations(job, false, nil)
-	must.NoError(s.t, err)
 	var all strings.Builder
-	for _, alloc := range allocs {
+	for _, alloc := range s.allocations(job) {
 		if alloc.ClientStatus != nomad.AllocClientStatusComplete {
 			continue
 		}

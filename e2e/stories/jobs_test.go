@@ -11,13 +11,15 @@ import (
 
 // runsAgainUnchanged: the same spec is run again while its gang runs; nothing restarts.
 func runsAgainUnchanged(s *stage) {
-	again := gang{name: "again", count: 2, gpus: 4, runFor: seconds(15)}
-	s.submit(again)
-	before := s.awaitWhole("again", 2, startWithin)
-	s.submit(again)
+	again := gang{name: "again", count: 2, gpus: 4}
+	s.submitUntil(again)
+	before, attempts := s.awaitWhole("again", 2, startWithin), s.document("again").Attempts
+	finish := s.submitUntil(again)
+	s.awaitIdle("again")
 	must.Eq(s.t, pids(before), pids(s.ranks("again")))
-	doc := s.awaitFinished("again", seconds(15)+endWithin)
-	must.Eq(s.t, 1, doc.Attempts)
+	finish()
+	doc := s.awaitFinished("again", endWithin)
+	must.Eq(s.t, attempts, doc.Attempts)
 	must.NotNil(s.t, doc.LastRun)
 	must.Eq(s.t, 1, doc.LastRun.Generation)
 }
@@ -25,7 +27,7 @@ func runsAgainUnchanged(s *stage) {
 // purgedWhileWaiting: `nomad job stop -purge` of a waiting gang leaves nothing behind.
 func purgedWhileWaiting(s *stage) {
 	s.submit(gang{name: "toolarge", count: 4, gpus: 8, runFor: seconds(5)})
-	s.awaitState("toolarge", ledger.GangWaiting, seconds(10))
+	s.awaitState("toolarge", ledger.GangWaiting, noticeWithin)
 	must.NoError(s.t, s.StopJob(s.ctx, "toolarge", true))
 	s.awaitForgotten("toolarge")
 }

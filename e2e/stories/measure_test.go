@@ -39,8 +39,9 @@ func TestMeasure(t *testing.T) {
 			must.NoError(s.t, s.AwaitEmpty(s.ctx, endWithin))
 			before := s.consulWrites()
 			name := "measured-" + strconv.Itoa(i)
-			s.submit(gang{name: name, count: 2, gpus: 8, runFor: seconds(4)})
+			finish := s.submitUntil(gang{name: name, count: 2, gpus: 8})
 			all = append(all, s.spansOf(name, 2, registered))
+			finish()
 			s.awaitFinished(name, endWithin)
 			must.NoError(s.t, s.AwaitEmpty(s.ctx, endWithin))
 			writes = append(writes, s.consulWrites()-before)
@@ -96,11 +97,7 @@ func (s *stage) startedAllocations(name string, size int) []*nomad.AllocationLis
 	s.t.Helper()
 	var allocs []*nomad.AllocationListStub
 	s.await("Nomad knows all starts of "+name, startWithin, func() (bool, string) {
-		var err error
-		allocs, _, err = s.Nomad.Jobs().Allocations(name, false, nil)
-		if err != nil {
-			return false, err.Error()
-		}
+		allocs = s.allocations(name)
 		started := 0
 		for _, alloc := range allocs {
 			for _, state := range alloc.TaskStates {

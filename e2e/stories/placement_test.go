@@ -7,17 +7,13 @@ import (
 	"slices"
 
 	"github.com/shoenig/test/must"
-
-	"github.com/nomad-muster/muster/placer/ledger"
 )
 
 // getsBridgedPairs: two members of 2 GPUs each on a machine with bridged pairs get a pair each.
 func getsBridgedPairs(s *stage) {
-	s.submit(gang{name: "pairs", count: 2, gpus: 2, runFor: seconds(5), nodes: "n4"})
+	finish := s.submitUntil(gang{name: "pairs", count: 2, gpus: 2, nodes: "n4"})
 	ranks := s.awaitWhole("pairs", 2, startWithin)
-	snapshot, err := s.Ledger.Load(s.ctx)
-	must.NoError(s.t, err)
-	machine := snapshot.Nodes["n4"].Doc.Machine
+	machine := s.snapshot().Nodes["n4"].Doc.Machine
 	for rank, holder := range ranks {
 		must.SliceLen(s.t, 2, holder.Minors)
 		var indices []int
@@ -30,27 +26,25 @@ func getsBridgedPairs(s *stage) {
 		must.Positive(s.t, machine.Links[indices[0]][indices[1]].NVLinks,
 			must.Sprintf("rank %d has the GPUs %v, which no bridge joins", rank, holder.Minors))
 	}
+	finish()
 	s.awaitFinished("pairs", endWithin)
 }
 
 // staysInRack: a gang that wants one rack gets one, waits when none fits, and widens after muster_relax_after.
 func staysInRack(s *stage) {
-	s.submit(gang{name: "roomy", count: 2, gpus: 8, runFor: seconds(3), more: map[string]string{"locality": "rack"}})
+	finish := s.submitUntil(gang{name: "roomy", count: 2, gpus: 8, more: map[string]string{"locality": "rack"}})
 	must.Eq(s.t, []string{"n1", "n2"}, nodesOf(s.awaitWhole("roomy", 2, startWithin)))
+	finish()
 	s.awaitFinished("roomy", endWithin)
 	must.NoError(s.t, s.AwaitEmpty(s.ctx, endWithin))
 
 	release := s.submitUntil(gang{name: "squatter", count: 1, gpus: 8, nodes: "n1"})
 	s.awaitWhole("squatter", 1, startWithin)
-	const relaxAfter = 20
-	s.submit(gang{name: "patient", count: 2, gpus: 8, runFor: seconds(3), more: map[string]string{
+	const relaxAfter = 30
+	finish = s.submitUntil(gang{name: "patient", count: 2, gpus: 8, more: map[string]string{
 		"locality": "rack", "relax_after": seconds(relaxAfter).String(),
 	}})
-	var waiting ledger.Gang
-	s.await("the patient gang to say that no rack fits", seconds(10), func() (bool, string) {
-		waiting = s.document("patient")
-		return waiting.State == ledger.GangWaiting && waiting.Why != nil, describe(waiting)
-	})
+	waiting := s.awaitReason("patient")
 	must.StrContains(s.t, waiting.Why.Text, "rack")
 
 	ranks := s.awaitWhole("patient", 2, seconds(relaxAfter)+startWithin)
@@ -59,6 +53,7 @@ func staysInRack(s *stage) {
 	must.NotNil(s.t, granted)
 	must.GreaterEq(s.t, seconds(relaxAfter), granted.At.Sub(waiting.Submitted).Round(seconds(1)),
 		must.Sprint("the gang left its rack too early"))
+	finish()
 	s.awaitFinished("patient", endWithin)
 	release()
 	s.awaitFinished("squatter", endWithin)

@@ -28,7 +28,7 @@ func ledgerIsDeleted(s *stage) {
 	releaseSolo := s.submitUntil(gang{name: "solo", count: 1, gpus: 4, nodes: "n3"})
 	wide, solo := s.awaitRunning("wide", 2), s.awaitRunning("solo", 1)
 	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2)})
-	s.awaitState("patient", ledger.GangWaiting, seconds(10))
+	s.awaitState("patient", ledger.GangWaiting, noticeWithin)
 
 	_, err := s.Consul.KV().DeleteTree(s.Ledger.Keys().Root(), nil)
 	must.NoError(s.t, err)
@@ -63,7 +63,7 @@ func consulIsRestored(s *stage) {
 	releaseOld()
 	s.awaitFinished("old", endWithin)
 	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2)})
-	s.awaitState("patient", ledger.GangWaiting, seconds(10))
+	s.awaitState("patient", ledger.GangWaiting, noticeWithin)
 
 	must.NoError(s.t, s.Consul.Snapshot().Restore(nil, bytes.NewReader(snapshot)))
 	s.submit(gang{name: "small", count: 1, gpus: 4, runFor: seconds(2), nodes: "n3"}) // old's GPUs are free

@@ -36,25 +36,26 @@ func TestRestarts(t *testing.T) {
 // allocations.
 func oneIsRestarted(s *stage) {
 	release := s.submitUntil(gang{name: "restarted", count: 3, gpus: 8})
-	before := s.awaitWhole("restarted", 3, startWithin)
-	allocs := s.allocsOf("restarted")
+	before, attempts := s.awaitWhole("restarted", 3, startWithin), s.document("restarted").Attempts
+	allocs := s.claimants("restarted")
 	for i, rank := range []int{1, 0} {
 		_, err := s.NomadCommand(s.ctx, "alloc", "restart", allocs[rank])
 		must.NoError(s.t, err)
 		before = s.awaitGeneration("restarted", i+2, before)
-		must.Eq(s.t, allocs, s.allocsOf("restarted"))
+		must.Eq(s.t, allocs, s.claimants("restarted"))
 	}
 	s.await("Nomad's servers to hear the events", startWithin, func() (bool, string) {
 		shown, err := s.NomadCommand(s.ctx, "alloc", "status", allocs[2])
 		must.NoError(s.t, err)
 		return strings.Contains(shown, "starts again in place: rank 1 on node") && strings.Contains(shown, "generation 3, master"), shown
 	})
-	output, err := s.NomadCommand(s.ctx, "alloc", "logs", allocs[2])
-	must.NoError(s.t, err)
-	must.StrContains(s.t, output, "generation 3: 8 GPUs open", must.Sprint("the output of later generations is kept"))
+	s.await("the output of later generations, which is kept", noticeWithin, func() (bool, string) {
+		output, err := s.NomadCommand(s.ctx, "alloc", "logs", allocs[2])
+		return err == nil && strings.Contains(output, "generation 3: 8 GPUs open"), output
+	})
 	release()
 	doc := s.awaitFinished("restarted", 2*endWithin)
-	must.Eq(s.t, 1, doc.Attempts)
+	must.Eq(s.t, attempts, doc.Attempts)
 	must.Eq(s.t, 3, doc.LastRun.Generation)
 }
 
@@ -66,10 +67,10 @@ func templateRestarts(s *stage) {
 		"template": `{{ if eq (env "MUSTER_RANK") "2" }}{{ with nomadVar "nomad/jobs/tuned" }}{{ .rate }}{{ end }}{{ end }}`,
 	})
 	before := s.awaitWhole("tuned", 3, startWithin)
-	allocs := s.allocsOf("tuned")
+	allocs := s.claimants("tuned")
 	must.NoError(s.t, s.setVariable("tuned", "2"))
 	s.awaitGeneration("tuned", 2, before)
-	must.Eq(s.t, allocs, s.allocsOf("tuned"))
+	must.Eq(s.t, allocs, s.claimants("tuned"))
 	must.NoError(s.t, s.StopJob(s.ctx, "tuned", false))
 }
 
@@ -87,9 +88,8 @@ func foreignIsRestarted(s *stage) {
 	vars["restarts"] = "3"
 	s.run("restart.nomad.hcl", vars)
 	var refused string
-	s.await("the gang to be refused", seconds(20), func() (bool, string) {
-		snapshot, err := s.Ledger.Load(s.ctx)
-		must.NoError(s.t, err)
+	s.await("the gang to be refused", noticeWithin, func() (bool, string) {
+		snapshot := s.snapshot()
 		refused = snapshot.Refusals["default/foreign"].Doc.Why.Text
 		return refused != "", "it is not"
 	})
@@ -99,7 +99,7 @@ func foreignIsRestarted(s *stage) {
 	vars["restarts"] = "0"
 	s.run("restart.nomad.hcl", vars)
 	before := s.awaitWhole("foreign", 2, startWithin)
-	_, err := s.NomadCommand(s.ctx, "alloc", "restart", s.allocsOf("foreign")[1])
+	_, err := s.NomadCommand(s.ctx, "alloc", "restart", s.claimants("foreign")[1])
 	must.NoError(s.t, err)
 	s.awaitNewReservation("foreign", 2, before)
 	must.StrContains(s.t, s.document("foreign").LastRun.Reason.Text, "was restarted in place by Nomad")
@@ -127,11 +127,10 @@ func oneIsEvicted(s *stage) {
 	})
 }
 
-// allocsOf are the allocations that have claimed a gang's slots, by rank.
-func (s *stage) allocsOf(name string) []string {
+// claimants are the allocations that have claimed a gang's slots, by rank.
+func (s *stage) claimants(name string) []string {
 	s.t.Helper()
-	snapshot, err := s.Ledger.Load(s.ctx)
-	must.NoError(s.t, err)
+	snapshot := s.snapshot()
 	grant := snapshot.Gangs[name].Doc.Reservation
 	must.NotNil(s.t, grant)
 	allocs := make([]string, snapshot.Gangs[name].Doc.Spec.Size())

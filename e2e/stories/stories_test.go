@@ -39,8 +39,9 @@ func TestStories(t *testing.T) {
 func TestSmoke(t *testing.T) {
 	c := startCluster(t, cluster.Config{Name: "smoke", Nodes: cluster.FourNodes()[:1], Dev: true})
 	tell(t, c, func(s *stage) {
-		s.submit(gang{name: "hello", count: 2, gpus: 4, runFor: seconds(2)})
+		finish := s.submitUntil(gang{name: "hello", count: 2, gpus: 4})
 		s.awaitWhole("hello", 2, startWithin)
+		finish()
 		s.awaitFinished("hello", endWithin)
 	})
 }

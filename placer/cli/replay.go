@@ -27,7 +27,9 @@ import (
 type ReplayCommand struct{ Meta }
 
 // Synopsis is one line for the list of commands.
-func (c *ReplayCommand) Synopsis() string { return "Replay a trace of jobs on a virtual clock, and compare policies" }
+func (c *ReplayCommand) Synopsis() string {
+	return "Replay a trace of jobs on a virtual clock, and compare policies"
+}
 
 // Help is the whole usage.
 func (c *ReplayCommand) Help() string {

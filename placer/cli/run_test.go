@@ -209,7 +209,7 @@ func (w *runWorld) start(args ...string) *command {
 // prints waits until a text has been printed.
 func (c *command) prints(in *syncBuffer, text string) {
 	c.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !strings.Contains(in.String(), text) {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("%q is not printed; standard output:\n%s\nstandard error:\n%s", text, c.out, c.errs)
@@ -224,7 +224,7 @@ func (c *command) exits(code int, out, errs string) {
 	select {
 	case got := <-c.done:
 		must.EqOp(c.t, code, got)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		c.t.Fatalf("it goes on; standard output:\n%s\nstandard error:\n%s", c.out, c.errs)
 	}
 	c.cancel()

@@ -71,7 +71,9 @@ func labelled(d model.Decision) model.Decision {
 
 // claimantOf is the gang that has earmarks, or else the first one that others should make room for.
 func claimantOf(s model.Snapshot, now time.Time) (model.Gang, bool) {
-	for _, g := range order.FirstInFirstOut(s.Gangs) {
+	gangs, turn := slices.Clone(s.Gangs), order.At(s.Settings, now)
+	slices.SortFunc(gangs, func(a, b model.Gang) int { return turn.Compare(&a, &b) })
+	for _, g := range gangs {
 		if len(g.Earmarks) > 0 && !g.NotBefore.After(now) {
 			return g, true
 		}

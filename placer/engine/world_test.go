@@ -125,7 +125,7 @@ func jobspecsOptions() jobspecs.Options {
 
 // until tries for a while.
 func until(t tester, try func() error) {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	err := try()
 	for ; err != nil && time.Now().Before(deadline); err = try() {
 		time.Sleep(time.Millisecond) // between two polls

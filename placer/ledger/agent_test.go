@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -108,8 +109,8 @@ func awaitAgent() error {
 		return err
 	}
 	store := NewConsul(client)
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		id, createErr := store.CreateSession(ctx, SessionSpec{Name: "ready"})
 		cancel()
 		if createErr == nil {
@@ -121,16 +122,16 @@ func awaitAgent() error {
 	return err
 }
 
-// freePorts finds ports that are free for TCP and UDP.
+// freePorts finds ports that are free for TCP and UDP, below those that the kernel gives to outgoing connections, which
+// might take one before the agent does.
 func freePorts(n int) ([]int, error) {
 	var ports []int
-	for tries := 0; tries < 20*n && len(ports) < n; tries++ {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	for port := 10000 + rand.IntN(9000); port < 20000 && len(ports) < n; port++ {
+		tcp, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			return nil, err
+			continue
 		}
 		defer tcp.Close()
-		port := tcp.Addr().(*net.TCPAddr).Port
 		udp, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
 			continue

@@ -25,7 +25,7 @@ import (
 const candidateEnv = "MUSTER_TEST_CANDIDATE"
 
 func candidate(addr string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), agentLifetime)
 	defer cancel()
 	client, err := newClient(addr)
 	if err == nil {
@@ -61,40 +61,54 @@ func campaign(ctx context.Context, l *Ledger, name string) campaigner {
 	return c
 }
 
-// TestHandOver stops leaders cleanly: the next one leads at once, and nothing stays behind.
+// TestHandOver stops leaders cleanly, one after another: the next one leads at once, and nothing stays behind.
 func TestHandOver(t *testing.T) {
 	eachLedger(t, func(t *testing.T, l *Ledger) {
 		t.Helper()
 		first := campaign(t.Context(), l, "first")
 		lease := <-first.leads
-		second := campaign(t.Context(), l, "second") // on the same agent
-		third := campaign(t.Context(), l, "third")
+		leader, others := first, []campaigner{}
+		for _, name := range []string{"second", "third", "fourth"} { // on the same agent
+			others = append(others, campaign(t.Context(), l, name))
+		}
 		must.EqOp(t, "first", load(t, l).Leader)
 		must.NoError(t, l.DeleteRefusal(t.Context(), lease, "default", "n1"))
-		start := time.Now()
-		first.stop()
-		must.NoError(t, <-first.ended)
-		var next campaigner
-		select {
-		case lease = <-second.leads:
-			next = third
-		case lease = <-third.leads:
-			next = second
+		var took []time.Duration
+		for len(others) > 0 {
+			start := time.Now()
+			leader.stop()
+			must.NoError(t, <-leader.ended)
+			leader, lease, others = nextLeader(t, others)
+			took = append(took, time.Since(start))
+			must.NoError(t, l.DeleteRefusal(t.Context(), lease, "default", "n2"))
+			for _, other := range others {
+				must.SliceEmpty(t, drain(other.leads), must.Sprint("two leaders"))
+			}
 		}
-		took := time.Since(start)
-		t.Logf("hand-over took %s", took)
-		must.Less(t, 2*time.Second, took)
-		must.NoError(t, l.DeleteRefusal(t.Context(), lease, "default", "n2"))
-		must.SliceEmpty(t, drain(next.leads), must.Sprint("two leaders"))
-		second.stop()
-		third.stop()
-		<-second.ended
-		<-third.ended
+		t.Logf("hand-overs took %s", took)
+		must.Less(t, time.Second, slices.Min(took), must.Sprint("as if each lease had to run out; a busy machine is not slow every time"))
+		leader.stop()
+		must.NoError(t, <-leader.ended)
 		must.EqOp(t, "", load(t, l).Leader)
 		if consul, ok := l.Store().(*Consul); ok {
 			must.NoError(t, leftovers(consul.client))
 		}
 	})
+}
+
+// nextLeader waits until one of several candidates leads, and returns it, its lease and the others.
+func nextLeader(t *testing.T, candidates []campaigner) (leader campaigner, lease Lease, others []campaigner) {
+	t.Helper()
+	eventually(t, func() error {
+		for i, candidate := range candidates {
+			if leases := drain(candidate.leads); len(leases) > 0 {
+				leader, lease, others = candidate, leases[0], slices.Delete(slices.Clone(candidates), i, i+1)
+				return nil
+			}
+		}
+		return errors.New("nobody leads")
+	})
+	return leader, lease, others
 }
 
 func drain(leases chan Lease) []Lease {
@@ -147,7 +161,7 @@ func TestKilledLeader(t *testing.T) {
 	<-next.leads
 	took := time.Since(start)
 	t.Logf("takeover took %s", took)
-	must.Between(t, time.Second, took, 5*time.Second)
+	must.Between(t, time.Second, took, 10*time.Second)
 	next.stop()
 	<-next.ended
 	services, err := client.Agent().Services()
@@ -278,7 +292,7 @@ func TestLeaderReturns(t *testing.T) {
 func TestLockWithADeadSession(t *testing.T) {
 	store := NewMemory()
 	l := New(store, "global")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	session, err := store.CreateSession(ctx, SessionSpec{Name: "candidate"})
 	must.NoError(t, err)

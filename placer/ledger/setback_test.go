@@ -53,7 +53,7 @@ func TestSetBack(t *testing.T) {
 
 		seen := make(chan Snapshot, 1)
 		go func() {
-			s, err := l.Follow(t.Context(), before.Index, 2*time.Second)
+			s, err := l.Follow(t.Context(), before.Index, time.Minute)
 			if err != nil {
 				t.Error(err)
 			}

@@ -38,7 +38,7 @@ func newFake() *fake {
 // from the index that was listed.
 func (f *fake) change(hint kind, do func()) {
 	f.mu.Lock()
-	for deadline := time.Now().Add(10 * time.Second); hint != 0 && f.hints == nil && time.Now().Before(deadline); f.mu.Lock() {
+	for deadline := time.Now().Add(time.Minute); hint != 0 && f.hints == nil && time.Now().Before(deadline); f.mu.Lock() {
 		f.mu.Unlock()
 		time.Sleep(time.Millisecond) // between two polls
 	}

@@ -59,7 +59,7 @@ func following(t *testing.T, f *fake) *Follower {
 // awaitState waits for a state that passes a check, by the follower's own notices.
 func awaitState(t *testing.T, f *Follower, check func(State) bool) State {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		s := f.State()
 		if check(s) {

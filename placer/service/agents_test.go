@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -95,29 +96,32 @@ func start(t *testing.T, binary string, args ...string) {
 		go func() { _ = cmd.Wait(); close(done) }()
 		select {
 		case <-done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			_ = cmd.Process.Kill()
 			<-done
 		}
 	})
 }
 
+// freePorts finds ports below those that the kernel gives to outgoing connections, which might take one before its agent
+// does.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
 	ports := make([]int, 0, n)
-	for range n {
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		must.NoError(t, err)
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+	for port := 10000 + rand.IntN(9000); len(ports) < n; port++ {
+		must.Less(t, 20000, port, must.Sprint("too few free ports"))
+		if listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			defer listener.Close()
+			ports = append(ports, port)
+		}
 	}
 	return ports
 }
 
-// eventually tries until there is no error, for at most half a minute.
+// eventually tries until there is no error, for at most two minutes.
 func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := try()
 		if err == nil {

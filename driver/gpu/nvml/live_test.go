@@ -65,7 +65,7 @@ func watch(t *testing.T, lib *nvml.Library) <-chan gpu.XIDEvent {
 // fire fires an XID until it arrives, because nobody says when Watch has begun to listen.
 func fire(t *testing.T, control *fakenvml.Control, events <-chan gpu.XIDEvent, gpuIndex int, xid uint64) gpu.XIDEvent {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		must.NoError(t, control.FireXID(gpuIndex, xid))
 		select {
