@@ -38,6 +38,7 @@ type round struct {
 	ends     backfill.Ends
 	victims  []*preempt.Victim // nil: not needed yet
 	harmless map[int]int       // by line of the tree: gangs of so many GPUs and more have nobody to reclaim from
+	moved    bool              // see move
 	plans    int               // see maxPlans
 	evictors int               // see maxEvictors
 	waits    []waiting

@@ -47,7 +47,7 @@ func (r *round) try(g *model.Gang) {
 		}
 	case noRoom:
 		if !r.evict(g) {
-			r.wait(waiting{gang: g, planned: r.reserve(g)})
+			r.hold(g)
 		}
 	}
 }
@@ -135,21 +135,33 @@ func (r *round) giveBack(g *model.Gang, grant model.Grant, reserved []*backfill.
 	}
 }
 
-// reserve keeps a place for the gang if it is the first of its queue that waits for room, and one can be found.
-func (r *round) reserve(g *model.Gang) *model.Planned {
-	line := r.tree.Line(g.Queue)
-	if r.lines[line] || len(r.reserved) == maxReservations || r.plans == maxPlans {
+// hold makes a gang wait that does not fit. It keeps a place for it, if it is the first of its queue that waits for room
+// and one can be found.
+func (r *round) hold(g *model.Gang) {
+	kept := r.kept()
+	reservation := r.reservation(g, kept)
+	w := waiting{gang: g}
+	if reservation != nil {
+		w.planned = &model.Planned{At: reservation.At, Nodes: reservation.Nodes, Sure: reservation.Sure}
+	}
+	if r.move(g, w.planned, kept) {
+		return
+	}
+	if reservation != nil {
+		r.lines[r.tree.Line(g.Queue)] = true
+		r.reserved = append(r.reserved, reservation)
+	}
+	r.wait(w)
+}
+
+func (r *round) reservation(g *model.Gang, kept []model.Earmark) *backfill.Reservation {
+	if r.lines[r.tree.Line(g.Queue)] || len(r.reserved) == maxReservations || r.plans == maxPlans {
 		return nil
 	}
 	r.plans++
-	planner := backfill.Planner{Cluster: r.cluster, Endings: r.ends.All(), Kept: r.kept(), Now: r.now}
-	reservation, found := planner.Plan(g)
-	if !found {
-		return nil
-	}
-	r.lines[line] = true
-	r.reserved = append(r.reserved, reservation)
-	return &model.Planned{At: reservation.At, Nodes: reservation.Nodes, Sure: reservation.Sure}
+	planner := backfill.Planner{Cluster: r.cluster, Endings: r.ends.All(), Kept: kept, Now: r.now}
+	reservation, _ := planner.Plan(g)
+	return reservation
 }
 
 // limit notes that a gang waits for the limit of its queue, so that later ones do not keep it there.

@@ -48,30 +48,36 @@ type Planner struct {
 func (p *Planner) Plan(g *model.Gang) (*Reservation, bool) {
 	steps := p.steps(g)
 	need := g.GPUs()
-	first := slices.IndexFunc(steps, func(s step) bool { return s.free >= need })
-	if first < 0 {
+	low := slices.IndexFunc(steps, func(s step) bool { return s.free >= need }) // so many steps are too few
+	if low < 0 {
 		return nil, false
 	}
-	if _, _, fits := p.try(g, steps, len(steps)); !fits {
-		return nil, false
-	}
-	// Between low, too few, and high, enough: doubling from the first that could be enough, then halving.
-	low, high := first, len(steps)
-	for ahead := 1; low+ahead < high; ahead *= 2 {
-		if _, _, fits := p.try(g, steps, low+ahead); fits {
-			high = low + ahead
-			break
+	// Doubling from there until it fits, then halving between what is too little and what is enough.
+	before := p.after(p.Cluster.Clone(), steps[:low])
+	high := low
+	for ahead := 1; high == low; ahead *= 2 {
+		next := min(low+ahead, len(steps))
+		c := p.after(before.Clone(), steps[low:next])
+		switch _, fits := c.Fit(*g, p.at(steps, next)); {
+		case fits:
+			high = next
+		case next == len(steps):
+			return nil, false
+		default:
+			low, high, before = next, next, c
 		}
-		low += ahead
 	}
 	for low+1 < high {
-		if middle := (low + high) / 2; p.fits(g, steps, middle) {
+		middle := (low + high) / 2
+		c := p.after(before.Clone(), steps[low:middle])
+		if _, fits := c.Fit(*g, p.at(steps, middle)); fits {
 			high = middle
 		} else {
-			low = middle
+			low, before = middle, c
 		}
 	}
-	future, grant, fits := p.try(g, steps, high)
+	future := p.after(before, steps[low:high])
+	grant, fits := future.Fit(*g, p.at(steps, high))
 	if !fits {
 		return nil, false
 	}
@@ -121,26 +127,32 @@ func widenings(g *model.Gang, now time.Time) []time.Time {
 	return at
 }
 
-func (p *Planner) fits(g *model.Gang, steps []step, n int) bool {
-	_, _, fits := p.try(g, steps, n)
-	return fits
-}
-
-// try says whether the gang fits after n steps, where, and on what cluster.
-func (p *Planner) try(g *model.Gang, steps []step, n int) (*fit.Cluster, model.Grant, bool) {
-	c := p.Cluster.Clone()
-	at := p.Now
-	for _, s := range steps[:n] {
+// after changes the cluster into what it is after some more steps.
+func (p *Planner) after(c *fit.Cluster, steps []step) *fit.Cluster {
+	for _, s := range steps {
 		if s.ends != nil {
 			c.Give(s.ends.Gang, s.ends.Members)
 		}
-		if s.at.After(at) {
-			at = s.at
-		}
 	}
 	c.Withhold(p.Kept)
-	grant, fits := c.Fit(*g, at)
-	return c, grant, fits
+	return c
+}
+
+// at is the moment of the last of n steps whose moment is known.
+func (p *Planner) at(steps []step, n int) time.Time {
+	for i := n - 1; i >= 0; i-- {
+		if !steps[i].at.IsZero() {
+			return later(p.Now, steps[i].at)
+		}
+	}
+	return p.Now
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func (p *Planner) reservation(g *model.Gang, steps []step, future *fit.Cluster, grant model.Grant) *Reservation {
