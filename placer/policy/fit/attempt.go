@@ -19,7 +19,7 @@ type rules struct {
 	spareAvoided bool // the nodes in Gang.Avoid are out
 	anyNode      bool // as if every node were open and accepted every group
 	anyResources bool // as if CPU, memory and disk were plenty
-	empty        bool // as if no GPU were in use
+	empty        bool // as if no GPU were in use; only with anyNode and anyResources
 }
 
 // ask is what each member of a group needs.
@@ -27,53 +27,66 @@ type ask struct {
 	model.Group
 	index int // in Gang.Groups
 	needs resources
+	out   *nodeSet // nodes that are not to be used whatever is free there; nil: none
+	rooms histogram
+	spare []int // of kinds, for histogram
 }
 
 // attempt is the search for a place for one gang under some rules.
 type attempt struct {
 	c       *Cluster
-	asks    []ask   // most GPUs first
-	avoid   []bool  // per node; nil: none
-	alone   [][]int // per ask and node: members that it could hold if the gang had none there yet
+	asks    []ask    // most GPUs first
+	avoid   *nodeSet // nil: none
 	rules   rules
 	steps   int  // left for the search
 	cutOff  bool // the search ran out of steps, so that a no means nothing
 	members int
+	gpus    int
 }
 
 // plan is where members go: per node, how many of each ask (by position in attempt.asks).
 type plan map[int][]int
 
-// newAttempt looks at every node once.
 func (c *Cluster) newAttempt(g *model.Gang, r rules) *attempt {
-	a := &attempt{c: c, rules: r, steps: maxSteps, members: g.Size()}
+	a := &attempt{c: c, rules: r, steps: maxSteps, members: g.Size(), gpus: g.GPUs(), asks: make([]ask, 0, len(g.Groups))}
+	if len(g.Avoid) > 0 {
+		a.avoid = c.setOf(g.Avoid)
+	}
 	for i, group := range g.Groups {
 		if group.Count > 0 {
-			a.asks = append(a.asks, ask{Group: group, index: i, needs: resourcesOf(group)})
+			a.asks = append(a.asks, ask{Group: group, index: i, needs: resourcesOf(group), out: a.out(group)})
 		}
 	}
-	slices.SortStableFunc(a.asks, func(x, y ask) int {
-		return cmp.Or(cmp.Compare(y.GPUs, x.GPUs), cmp.Compare(y.MemoryMB, x.MemoryMB), cmp.Compare(y.CPUMHz, x.CPUMHz))
-	})
-	if len(g.Avoid) > 0 {
-		a.avoid = make([]bool, len(c.nodes))
-		for _, name := range g.Avoid {
-			if i, known := c.byName[name]; known {
-				a.avoid[i] = true
-			}
-		}
-	}
-	a.alone = make([][]int, len(a.asks))
-	for k := range a.asks {
-		a.alone[k] = make([]int, len(c.nodes))
-		for i := range c.nodes {
-			a.alone[k][i] = a.room(k, i, nil)
-		}
+	if len(a.asks) > 1 {
+		slices.SortStableFunc(a.asks, func(x, y ask) int {
+			return cmp.Or(cmp.Compare(y.GPUs, x.GPUs), cmp.Compare(y.MemoryMB, x.MemoryMB), cmp.Compare(y.CPUMHz, x.CPUMHz))
+		})
 	}
 	return a
 }
 
-func (a *attempt) avoided(i int) bool { return a.avoid != nil && a.avoid[i] }
+// out returns the nodes that are out for a group.
+func (a *attempt) out(group model.Group) *nodeSet {
+	var out *nodeSet
+	if len(group.Refused) > 0 && !a.rules.anyNode {
+		out = a.c.refused(group.Refused)
+	}
+	if a.rules.spareAvoided && a.avoid != nil {
+		out = a.avoid.union(out)
+	}
+	return out
+}
+
+func (a *attempt) avoided(i int) bool { return a.avoid.has(i) }
+
+// alone returns how many members of ask k, at most all of them, node i could hold if the gang had none there yet.
+func (a *attempt) alone(k, i int) int {
+	want := &a.asks[k]
+	if a.free(i).Len() < want.GPUs {
+		return 0
+	}
+	return a.room(k, i, nil)
+}
 
 // room returns how many members of ask k, at most all of them, node i can hold beside those that here counts per ask.
 func (a *attempt) room(k, i int, here []int) int {
@@ -82,13 +95,15 @@ func (a *attempt) room(k, i int, here []int) int {
 		return 0
 	}
 	free := a.free(i)
-	room := min(want.Count, share(int64(free.Len()-a.gpus(here)), int64(want.GPUs)))
+	room := min(want.Count, share(int64(free.Len()-a.gpusOf(here)), int64(want.GPUs)))
 	if !a.rules.anyResources {
 		for r, need := range want.needs {
-			room = min(room, share(n.has[r]-a.used(r, here), need))
+			if need > 0 {
+				room = min(room, share(n.has[r]-a.used(r, here), need))
+			}
 		}
 	}
-	if room > 0 && a.rules.nvlink && want.GPUs > 0 {
+	if room > 0 && a.rules.nvlink && want.GPUs > 0 && (want.GPUs > 1 || here != nil) && n.nvlink != nvlinkAll {
 		room = a.c.packing.room(n.Topology, free, a.sizes(here), want.GPUs, room)
 	}
 	return room
@@ -104,21 +119,7 @@ func (a *attempt) free(i int) gpu.Set {
 
 // accepts says whether node i may be used for ask k at all.
 func (a *attempt) accepts(k, i int) bool {
-	if a.rules.spareAvoided && a.avoided(i) {
-		return false
-	}
-	if a.rules.anyNode {
-		return true
-	}
-	n := &a.c.nodes[i]
-	if n.Closed != "" {
-		return false
-	}
-	if len(a.asks[k].Refused) == 0 {
-		return true
-	}
-	_, refused := a.asks[k].Refused[n.Name]
-	return !refused
+	return (a.rules.anyNode || a.c.nodes[i].Closed == "") && !a.asks[k].out.has(i)
 }
 
 // share returns how often need goes into have; without a need there is no limit.
@@ -129,7 +130,7 @@ func share(have, need int64) int {
 	return int(max(0, have) / need)
 }
 
-func (a *attempt) gpus(here []int) int {
+func (a *attempt) gpusOf(here []int) int {
 	sum := 0
 	for k, n := range here {
 		sum += n * a.asks[k].GPUs

@@ -17,13 +17,9 @@ import (
 // change for the gang to start.
 func (c *Cluster) Explain(g model.Gang, now time.Time) (model.Reason, time.Time) {
 	widest, relaxAt := c.permitted(&g, now)
-	e := explanation{
-		c: c, g: &g, now: now, widest: widest, relaxAt: relaxAt,
-		full: c.newAttempt(&g, rules{nvlink: g.NVLinkRequired}),
-		gpus: c.newAttempt(&g, rules{anyNode: true, anyResources: true}),
-	}
-	if reason, found := e.impossible(); found {
-		return reason, time.Time{}
+	e := explanation{c: c, g: &g, widest: widest}
+	if text := e.never(); text != "" {
+		return model.Reason{Code: model.WaitNever, Text: text}, time.Time{}
 	}
 	if g.NotBefore.After(now) && g.Held {
 		return model.Reason{Code: model.WaitHeld, Text: "held back by an operator for " + roughly(g.NotBefore.Sub(now)) + " more"}, relaxAt
@@ -34,19 +30,49 @@ func (c *Cluster) Explain(g model.Gang, now time.Time) (model.Reason, time.Time)
 			Text: "the last attempt failed; tries again in " + roughly(g.NotBefore.Sub(now)),
 		}, relaxAt
 	}
-	return e.reason(), relaxAt
+	said := e.remembered()
+	if said.relaxes {
+		said.Text += "; " + c.relaxes(widest, relaxAt, now)
+	}
+	return said.Reason, relaxAt
+}
+
+func (c *Cluster) relaxes(widest int, relaxAt, now time.Time) string {
+	if relaxAt.IsZero() {
+		return "muster_relax_after is never"
+	}
+	return fmt.Sprintf("relaxes to %s in %s", c.rungs[widest+1].name, roughly(relaxAt.Sub(now)))
 }
 
 // explanation is the search for the reason of one gang.
 type explanation struct {
-	c       *Cluster
-	g       *model.Gang
-	now     time.Time
-	widest  int
-	relaxAt time.Time
+	c      *Cluster
+	g      *model.Gang
+	widest int
 
 	full *attempt // by all rules of the gang
 	gpus *attempt // by free GPUs alone
+}
+
+// remembered returns the reason that was found for a gang of the same shape since the cluster last changed, or finds it.
+func (e *explanation) remembered() said {
+	shape := e.c.shapeOf(e.g, e.widest)
+	if known, some := e.c.memo.reasons[string(shape)]; some && known.changes == e.c.memo.changes {
+		return known
+	}
+	e.look()
+	reason := e.reason()
+	found := said{changes: e.c.memo.changes, Reason: reason, relaxes: reason.Code == model.WaitLocality}
+	put(e.c.memo.reasons, shape, found)
+	return found
+}
+
+// look makes the attempts that a reason is found by.
+func (e *explanation) look() {
+	if e.full == nil {
+		e.full = e.c.newAttempt(e.g, rules{nvlink: e.g.NVLinkRequired})
+		e.gpus = e.c.newAttempt(e.g, rules{anyNode: true, anyResources: true})
+	}
 }
 
 // reason finds what has to change. The first that holds is told: no node accepts a group; it would fit, but not within
@@ -60,7 +86,7 @@ func (e *explanation) reason() model.Reason {
 			return model.Reason{Code: model.WaitConstraints, Text: text}
 		}
 	}
-	everywhere := e.everywhere()
+	everywhere := e.c.all()
 	switch {
 	case e.widest < len(e.c.rungs)-1 && e.full.holds(everywhere):
 		return model.Reason{Code: model.WaitLocality, Text: e.locality()}
@@ -70,34 +96,16 @@ func (e *explanation) reason() model.Reason {
 	return e.shortage()
 }
 
-func (e *explanation) everywhere() []int { return e.c.rungs[len(e.c.rungs)-1].domains[0].nodes }
-
-// holds says whether the gang goes somewhere on the nodes, in whatever way.
-func (a *attempt) holds(nodes []int) bool {
-	if !a.couldFit(nodes) {
+// holds says whether the gang goes somewhere in a domain, in whatever way.
+func (a *attempt) holds(d *domain) bool {
+	if !a.possible(d) {
 		return false
 	}
 	if len(a.asks) == 1 {
 		return true
 	}
-	_, found := a.inDomain(nodes, 0)
+	_, found := a.anyhow(d)
 	return found
-}
-
-// count returns how many members of ask k have room on the nodes, those of other groups left aside.
-func (a *attempt) count(k int, nodes []int) int {
-	rooms := newHistogram(a.roomsOf(k, nodes))
-	return min(a.asks[k].Count, rooms.largest(a.c.span))
-}
-
-// short returns the first group that lacks room on the nodes even if it had them to itself, or -1.
-func (a *attempt) short(nodes []int) int {
-	for k := range a.asks {
-		if a.count(k, nodes) < a.asks[k].Count {
-			return k
-		}
-	}
-	return -1
 }
 
 // noNode says why no node at all is open to ask k, if so.
@@ -109,7 +117,7 @@ func (e *explanation) noNode(k int) (string, bool) {
 		}
 		why = append(why, e.refusal(k, i))
 	}
-	return fmt.Sprintf("no node accepts group %s: %s", e.full.asks[k].Name, tally(why)), true
+	return fmt.Sprintf("no node accepts group %s: %s", e.full.asks[k].Name, mostOften(why)), true
 }
 
 // refusal is why a node is not open to ask k.
@@ -122,14 +130,11 @@ func (e *explanation) refusal(k, i int) string {
 
 // shortage explains that there are not enough free GPUs, or not enough of them together.
 func (e *explanation) shortage() model.Reason {
-	everywhere := e.everywhere()
+	everywhere := e.c.all()
 	free, closed := 0, 0
-	for i := range e.c.nodes {
-		if n := &e.c.nodes[i]; n.Closed == "" {
-			free += n.free.Len()
-		} else {
-			closed += n.free.Len()
-		}
+	for at, t := range e.c.summary(everywhere).grades {
+		free += t.open * e.c.grades[at].free
+		closed += t.closed * e.c.grades[at].free
 	}
 	k := e.gpus.short(everywhere)
 	need := e.g.GPUs()
@@ -147,10 +152,7 @@ func (e *explanation) shortage() model.Reason {
 }
 
 func (e *explanation) freeText(free, closed int) string {
-	total := 0
-	for i := range e.c.nodes {
-		total += e.c.nodes[i].usable
-	}
+	total := e.c.all().usable
 	text := fmt.Sprintf("%d of %s %s free", free, count(total, "GPU"), verb(free, "is", "are"))
 	if free == 0 {
 		text = fmt.Sprintf("none of %s is free", count(total, "GPU"))
@@ -163,18 +165,20 @@ func (e *explanation) freeText(free, closed int) string {
 
 // pieces says how the free GPUs are scattered.
 func (e *explanation) pieces(k int) string {
-	everywhere := e.everywhere()
+	everywhere := e.c.all()
 	if k < 0 {
 		return fmt.Sprintf("in pieces for only %d of %d members", e.startable(e.gpus, k, everywhere), e.g.Size())
 	}
 	want := &e.gpus.asks[k]
 	switch room := e.gpus.count(k, everywhere); {
-	case sum(e.gpus.roomsOf(k, everywhere)) >= want.Count:
+	case e.gpus.roomsOf(k, everywhere).members() >= want.Count:
 		return fmt.Sprintf("the %d fullest nodes hold only %d members, and a gang may span no more", e.c.span, room)
 	case room == 0:
 		most := 0
-		for i := range e.c.nodes {
-			most = max(most, e.c.nodes[i].free.Len())
+		for at, t := range e.c.summary(everywhere).grades {
+			if t.open+t.closed > 0 {
+				most = max(most, e.c.grades[at].free)
+			}
 		}
 		return fmt.Sprintf("at most %d on one node", most)
 	case e.byNode(k):
@@ -185,11 +189,11 @@ func (e *explanation) pieces(k int) string {
 }
 
 // startable returns how many members could be placed, of ask k, or in the obvious order of all if k is -1.
-func (e *explanation) startable(a *attempt, k int, nodes []int) int {
+func (e *explanation) startable(a *attempt, k int, d *domain) int {
 	if k >= 0 {
-		return a.count(k, nodes)
+		return a.count(k, d)
 	}
-	_, placed := a.greedy(nodes)
+	_, placed := a.greedy(a.fullestFirst([]*domain{d}, false), false)
 	return placed
 }
 

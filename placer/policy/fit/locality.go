@@ -4,7 +4,6 @@
 package fit
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,68 +27,107 @@ func (e *explanation) locality() string {
 		where = "in one " + level.name
 	}
 	parts := []string{e.needs(k, "free ") + " " + where}
-	if level.name == model.LocalityNode && !e.anyHolds(e.gpus, level) {
-		parts = []string{fmt.Sprintf("needs %s %s", count(e.g.GPUs(), "free GPU"), where), e.listFree(level)}
+	if level.name == model.LocalityNode && !e.anyNodeHolds() {
+		parts = []string{fmt.Sprintf("needs %s %s", count(e.g.GPUs(), "free GPU"), where), e.listFree()}
 	} else if text := e.listRoom(level, k); text != "" {
 		parts = append(parts, text)
 	}
-	return strings.Join(append(parts, e.relaxes()), "; ")
+	return strings.Join(parts, "; ")
 }
 
-func (e *explanation) anyHolds(a *attempt, level *rung) bool {
-	return slices.ContainsFunc(level.domains, func(d domain) bool { return a.holds(d.nodes) })
+func (e *explanation) anyNodeHolds() bool {
+	_, found := e.gpus.onOneNode()
+	return found
 }
 
-func (e *explanation) relaxes() string {
-	if e.relaxAt.IsZero() {
-		return "muster_relax_after is never"
-	}
-	return fmt.Sprintf("relaxes to %s in %s", e.c.rungs[e.widest+1].name, roughly(e.relaxAt.Sub(e.now)))
-}
-
-// listed is a domain with the number that a reason tells of it.
+// listed is a domain or node with the number that a reason tells of it.
 type listed struct {
-	name   string
+	at     int // place among its like
 	number int
-	text   string
+	rank   int // of its name
+}
+
+// listing keeps the largest of what it is given, those with equal numbers by name.
+type listing struct {
+	top   []listed
+	total int
+}
+
+// add is told of an item.
+func (l *listing) add(item listed) {
+	l.total++
+	at := len(l.top)
+	for at > 0 && (item.number > l.top[at-1].number || item.number == l.top[at-1].number && item.rank < l.top[at-1].rank) {
+		at--
+	}
+	if at > maxListed {
+		return
+	}
+	l.top = slices.Insert(l.top, at, item)
+	l.top = l.top[:min(len(l.top), maxListed+1)]
 }
 
 // listFree lists the nodes with the most free GPUs.
-func (e *explanation) listFree(level *rung) string {
-	var items []listed
-	for _, d := range level.domains {
-		n := &e.c.nodes[d.nodes[0]]
-		if e.full.accepts(0, d.nodes[0]) {
-			text := "none"
-			if n.free != 0 {
-				text = strconv.Itoa(n.free.Len())
-			}
-			items = append(items, listed{name: n.Name, number: n.free.Len(), text: text})
+func (e *explanation) listFree() string {
+	var l listing
+	for i := range e.c.nodes {
+		if e.full.accepts(0, i) {
+			l.add(listed{at: i, number: e.c.nodes[i].free.Len(), rank: e.c.nameRank[i]})
 		}
 	}
-	return enumerate(items)
+	return l.enumerate(func(item listed) string {
+		text := "none"
+		if item.number > 0 {
+			text = strconv.Itoa(item.number)
+		}
+		return e.c.nodes[item.at].Name + " has " + text
+	})
 }
 
 // listRoom lists the domains with the most room: nodes where a node holds one member, else members.
 func (e *explanation) listRoom(level *rung, k int) string {
-	if len(level.domains) == 0 {
-		return fmt.Sprintf("no node has a %s label", level.name)
-	}
-	var items []listed
-	for _, d := range level.domains {
-		room := e.startable(e.full, k, d.nodes)
-		text := strconv.Itoa(room)
-		switch {
-		case room == 0:
-			text = "none"
-		case k < 0:
-			text = fmt.Sprintf("room for %d of %d members", room, e.g.Size())
-		case !e.byNode(k):
-			text = "room for " + text
+	var l listing
+	var tell func(at int) (name string, nodes []int)
+	if level.name == model.LocalityNode {
+		tell = func(at int) (string, []int) { return e.c.nodes[at].Name, e.c.everyone[at : at+1] }
+		for i := range e.c.nodes {
+			l.add(listed{at: i, number: e.startableOn(k, i), rank: e.c.nameRank[i]})
 		}
-		items = append(items, listed{name: d.name, number: room, text: text + e.lacking(k, d.nodes)})
+	} else {
+		if len(level.domains) == 0 {
+			return fmt.Sprintf("no node has a %s label", level.name)
+		}
+		tell = func(at int) (string, []int) {
+			return level.domains[at].name, e.c.everyone[level.domains[at].lo:level.domains[at].hi]
+		}
+		for at, rank := range level.ranks {
+			l.add(listed{at: at, number: e.startable(e.full, k, &level.domains[at]), rank: rank})
+		}
 	}
-	return enumerate(items)
+	return l.enumerate(func(item listed) string {
+		name, nodes := tell(item.at)
+		return name + " has " + e.roomText(k, item.number) + e.lacking(k, nodes)
+	})
+}
+
+func (e *explanation) startableOn(k, i int) int {
+	if k >= 0 {
+		return e.full.alone(k, i)
+	}
+	_, placed := e.full.greedy([]int{i}, false)
+	return placed
+}
+
+func (e *explanation) roomText(k, room int) string {
+	switch {
+	case room == 0:
+		return "none"
+	case k < 0:
+		return fmt.Sprintf("room for %d of %d members", room, e.g.Size())
+	case !e.byNode(k):
+		return "room for " + strconv.Itoa(room)
+	}
+	return strconv.Itoa(room)
 }
 
 // lacking says what keeps GPUs that are free in a domain from counting.
@@ -112,16 +150,13 @@ func (e *explanation) lacking(k int, nodes []int) string {
 }
 
 // enumerate tells the largest items one by one and the rest in one number, those with nothing too.
-func enumerate(items []listed) string {
-	slices.SortStableFunc(items, func(a, b listed) int {
-		return cmp.Or(cmp.Compare(b.number, a.number), cmp.Compare(a.name, b.name))
-	})
+func (l *listing) enumerate(tell func(listed) string) string {
 	var told []string
-	for at, item := range items {
-		if rest := len(items) - at; rest > 1 && (at >= maxListed || item.number == 0) {
+	for at, item := range l.top {
+		if rest := l.total - at; rest > 1 && (at >= maxListed || item.number == 0) {
 			return strings.TrimPrefix(fmt.Sprintf("%s and %d more %s", strings.Join(told, ", "), rest, atMost(item.number)), " and ")
 		}
-		told = append(told, item.name+" has "+item.text)
+		told = append(told, tell(item))
 	}
 	return strings.Join(told, ", ")
 }

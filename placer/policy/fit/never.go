@@ -9,20 +9,28 @@ import (
 	"github.com/nomad-muster/muster/placer/model"
 )
 
-// impossible finds what the cluster could not hold even if every GPU were free and every node open.
-func (e *explanation) impossible() (model.Reason, bool) {
-	text := ""
+// never says why the cluster could not hold the gang even if every GPU were free and every node open; empty if it could, and
+// also if the search was cut off before it could tell.
+func (e *explanation) never() string {
 	switch {
 	case e.g.Size() == 0:
-		text = "the job asks for no members"
+		return "the job asks for no members"
 	case e.widest < 0:
-		text = e.unknownLocality()
+		return e.unknownLocality()
 	case len(e.c.nodes) == 0:
-		return model.Reason{}, false
-	default:
-		text = e.tooLarge()
+		return ""
 	}
-	return model.Reason{Code: model.WaitNever, Text: text}, text != ""
+	shape := e.c.shapeOf(e.g, e.widest)
+	if e.g.RelaxNever {
+		shape = append(shape, 'r')
+	}
+	text, known := e.c.memo.never[string(shape)]
+	if !known {
+		e.look()
+		text = e.tooLarge()
+		put(e.c.memo.never, shape, text)
+	}
+	return text
 }
 
 func (e *explanation) unknownLocality() string {
@@ -33,7 +41,7 @@ func (e *explanation) unknownLocality() string {
 	return fmt.Sprintf("muster_locality = %s is none of %s", e.g.Locality, list(known))
 }
 
-// tooLarge returns the empty text if the gang could ever fit, and also if the search was cut off before it could tell.
+// tooLarge is never for a gang and a cluster that are not empty.
 func (e *explanation) tooLarge() string {
 	empty := rules{anyNode: true, anyResources: true, empty: true}
 	gpus := e.c.newAttempt(e.g, empty)
@@ -47,32 +55,45 @@ func (e *explanation) tooLarge() string {
 		}
 	}
 	last := len(e.c.rungs) - 1
-	if !joined.holds(e.everywhere()) {
+	if !joined.holds(e.c.all()) {
 		return e.gangTooLarge(joined)
 	}
 	if !e.g.RelaxNever || e.widest == last {
 		return ""
 	}
-	if _, found := joined.within(e.widest); found || joined.cutOff {
+	if joined.holdsWithin(e.widest) || joined.cutOff {
 		return ""
 	}
 	return e.domainsTooSmall(joined)
 }
 
+// holdsWithin says whether the gang goes into some domain of the rungs up to the widest.
+func (a *attempt) holdsWithin(widest int) bool {
+	if _, found := a.onOneNode(); found {
+		return true
+	}
+	for r := 1; r <= widest; r++ {
+		for at := range a.c.rungs[r].domains {
+			if a.holds(&a.c.rungs[r].domains[at]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // memberTooLarge compares one member with the largest node or island.
 func (e *explanation) memberTooLarge(a *attempt, k int) string {
 	want := &a.asks[k]
-	for i := range e.c.nodes {
-		if a.alone[k][i] > 0 {
-			return ""
-		}
+	if a.roomsOf(k, e.c.all()).members() > 0 {
+		return ""
 	}
 	who := "job"
 	if len(a.asks) > 1 {
 		who = "group " + want.Name
 	}
 	if a.rules.nvlink {
-		most, _ := e.mostJoined(e.everywhere(), true)
+		most, _ := e.mostJoined(e.c.everyone, true)
 		return fmt.Sprintf("%s asks for %s joined by NVLink per member; at most %d are joined on one node", who, count(want.GPUs, "GPU"), most)
 	}
 	return fmt.Sprintf("%s asks for %s per member; the largest node has %d", who, count(want.GPUs, "GPU"), e.c.largest)
@@ -97,18 +118,18 @@ func (e *explanation) mostJoined(nodes []int, empty bool) (most int, where strin
 
 // gangTooLarge explains that all members are too many. It returns the empty text if the search was cut off.
 func (e *explanation) gangTooLarge(joined *attempt) string {
-	k := joined.short(e.everywhere())
+	k := joined.short(e.c.all())
 	if k < 0 {
 		if joined.cutOff {
 			return ""
 		}
 		return fmt.Sprintf("%s; even if it were empty, the cluster could not hold all members at once", e.needs(-1, ""))
 	}
-	if sum(joined.roomsOf(k, e.everywhere())) >= joined.asks[k].Count {
+	if joined.roomsOf(k, e.c.all()).members() >= joined.asks[k].Count {
 		return fmt.Sprintf("%s; a gang may span at most %d nodes", e.needs(k, ""), e.c.span)
 	}
 	return fmt.Sprintf("%s; even if it were empty, the cluster could hold only %d of %d members", e.needs(k, ""),
-		joined.count(k, e.everywhere()), joined.asks[k].Count)
+		joined.count(k, e.c.all()), joined.asks[k].Count)
 }
 
 // domainsTooSmall explains that the gang insists on a domain that no domain is large enough for.
@@ -128,7 +149,7 @@ func (e *explanation) domainsTooSmall(joined *attempt) string {
 	}
 	best, most := 0, -1
 	for d := range level.domains {
-		if room := e.startable(joined, k, level.domains[d].nodes); room > most {
+		if room := e.startable(joined, k, &level.domains[d]); room > most {
 			best, most = d, room
 		}
 	}

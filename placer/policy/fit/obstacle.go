@@ -43,28 +43,28 @@ func resourceOf(k kind) resource {
 	}
 }
 
-// block is the nodes with free GPUs that one kind of obstacle keeps from being used.
-type block struct {
+// hindrance is the nodes with free GPUs that one kind of obstacle keeps from being used.
+type hindrance struct {
 	kind  kind
 	nodes []int
 }
 
 // blocked sorts the nodes where ask k has less room than their free GPUs would give by the first cause, most nodes first.
-func (e *explanation) blocked(k int, nodes []int) []block {
-	var blocks []block
+func (e *explanation) blocked(k int, nodes []int) []hindrance {
+	var blocks []hindrance
 	for _, i := range nodes {
-		if e.full.alone[k][i] >= e.gpus.alone[k][i] {
+		if e.full.alone(k, i) >= e.gpus.alone(k, i) {
 			continue
 		}
 		kind := e.kindAt(k, i)
-		at := slices.IndexFunc(blocks, func(b block) bool { return b.kind == kind })
+		at := slices.IndexFunc(blocks, func(b hindrance) bool { return b.kind == kind })
 		if at < 0 {
 			at = len(blocks)
-			blocks = append(blocks, block{kind: kind})
+			blocks = append(blocks, hindrance{kind: kind})
 		}
 		blocks[at].nodes = append(blocks[at].nodes, i)
 	}
-	slices.SortFunc(blocks, func(a, b block) int {
+	slices.SortFunc(blocks, func(a, b hindrance) int {
 		if len(a.nodes) != len(b.nodes) {
 			return len(b.nodes) - len(a.nodes)
 		}
@@ -82,7 +82,7 @@ func (e *explanation) kindAt(k, i int) kind {
 	if !e.full.accepts(k, i) {
 		return refusedNode
 	}
-	worst, least := noNVLink, e.gpus.alone[k][i]
+	worst, least := noNVLink, e.gpus.alone(k, i)
 	for r, need := range want.needs {
 		if room := share(n.has[r], need); room < least {
 			worst, least = noCPU+kind(r), room
@@ -92,7 +92,7 @@ func (e *explanation) kindAt(k, i int) kind {
 }
 
 // short names the obstacle in a list of domains.
-func (b block) short() string {
+func (b hindrance) short() string {
 	n := len(b.nodes)
 	switch b.kind {
 	case closedNode:
@@ -107,7 +107,7 @@ func (b block) short() string {
 }
 
 // long names the obstacle of some of the have nodes with its figures.
-func (e *explanation) long(k int, b block, have int) string {
+func (e *explanation) long(k int, b hindrance, have int) string {
 	n := len(b.nodes)
 	who := strconv.Itoa(n)
 	switch have {
@@ -145,7 +145,7 @@ func (e *explanation) refusals(k int, nodes []int) string {
 
 // obstacle explains that the free GPUs would do, but for something else.
 func (e *explanation) obstacle() model.Reason {
-	everywhere := e.everywhere()
+	everywhere := e.c.all()
 	code, what := e.missing()
 	k := e.full.short(everywhere)
 	if k < 0 {
@@ -153,11 +153,11 @@ func (e *explanation) obstacle() model.Reason {
 			e.needs(-1, "free "), what, e.startable(e.full, -1, everywhere), e.g.Size())}
 	}
 	have := 0
-	for _, room := range e.gpus.roomsOf(k, everywhere) {
-		have += min(1, room)
+	for room, nodes := range e.gpus.roomsOf(k, everywhere) {
+		have += min(1, room) * nodes
 	}
 	var texts []string
-	for _, b := range e.blocked(k, everywhere) {
+	for _, b := range e.blocked(k, e.c.everyone) {
 		texts = append(texts, e.long(k, b, have))
 	}
 	if e.byNode(k) {
@@ -183,7 +183,7 @@ func (e *explanation) missing() (code, what string) {
 		{rules{anyNode: true}, model.WaitNVLink, "NVLink and their constraints"},
 	}
 	for _, try := range tries {
-		if e.c.newAttempt(e.g, try.rules).holds(e.everywhere()) {
+		if e.c.newAttempt(e.g, try.rules).holds(e.c.all()) {
 			return try.code, try.what
 		}
 	}

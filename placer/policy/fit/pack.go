@@ -19,6 +19,7 @@ const maxPackSteps = 20000
 type packing struct {
 	meshes map[*gpu.Topology]mesh
 	fits   map[packKey]bool
+	chosen map[packKey][]gpu.Set
 }
 
 // mesh is what a machine's NVLink looks like.
@@ -31,10 +32,35 @@ type packKey struct {
 	topology *gpu.Topology
 	free     gpu.Set
 	sizes    string
+	nvlink   bool
 }
 
-func newPacking() packing {
-	return packing{meshes: make(map[*gpu.Topology]mesh), fits: make(map[packKey]bool)}
+// maxPacked bounds the answers that are remembered; when there are more, all are forgotten.
+const maxPacked = 1 << 14
+
+func newPacking() *packing {
+	return &packing{meshes: make(map[*gpu.Topology]mesh), fits: make(map[packKey]bool), chosen: make(map[packKey][]gpu.Set)}
+}
+
+func keep[V any](table map[packKey]V, key packKey, v V) {
+	if len(table) >= maxPacked {
+		clear(table)
+	}
+	table[key] = v
+}
+
+// nvlink says how GPUs of a machine are joined.
+func (p *packing) nvlink(t *gpu.Topology, gpus gpu.Set) nvlink {
+	how := nvlinkNone
+	for _, island := range p.mesh(t).islands {
+		switch {
+		case island.Contains(gpus):
+			return nvlinkAll
+		case island.Len() > 1:
+			how = nvlinkSome
+		}
+	}
+	return how
 }
 
 // room returns how many members of k GPUs, at most limit, the free GPUs can hold beside members of the sizes in placed,
@@ -76,7 +102,7 @@ func (p *packing) canHold(t *gpu.Topology, free gpu.Set, sizes []int) bool {
 		search := cliques{topology: t, dead: make(map[packKey]bool), steps: maxPackSteps}
 		answer = search.hold(free, sizes)
 	}
-	p.fits[key] = answer
+	keep(p.fits, key, answer)
 	return answer
 }
 
@@ -194,6 +220,16 @@ func walkJoined(t *gpu.Topology, chosen, rest gpu.Set, need int, yield func(gpu.
 // sets chooses the GPUs of each member on a node, largest members first as in sizes. Each gets the best that is left,
 // unless the rest could then not all be joined although they must be.
 func (p *packing) sets(t *gpu.Topology, free gpu.Set, sizes []int, nvlink bool) []gpu.Set {
+	key := packKey{topology: t, free: free, sizes: sizesKey(sizes), nvlink: nvlink}
+	chosen, known := p.chosen[key]
+	if !known {
+		chosen = p.choose(t, free, sizes, nvlink)
+		keep(p.chosen, key, chosen)
+	}
+	return slices.Clone(chosen)
+}
+
+func (p *packing) choose(t *gpu.Topology, free gpu.Set, sizes []int, nvlink bool) []gpu.Set {
 	chosen := make([]gpu.Set, 0, len(sizes))
 	for i, k := range sizes {
 		set := gpu.Set(0)

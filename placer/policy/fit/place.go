@@ -18,13 +18,20 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 	if widest < 0 || g.Size() == 0 {
 		return model.Grant{}, false
 	}
+	shape := c.shapeOf(&g, widest)
+	if c.memo.fails(shape) {
+		return model.Grant{}, false
+	}
 	// The first rules are the loosest: most gangs that wait fail them, and need no second look.
 	loose := c.newAttempt(&g, rules{nvlink: g.NVLinkRequired})
 	p, found := loose.within(widest)
 	if !found {
+		if !loose.cutOff {
+			c.memo.failed(shape)
+		}
 		return model.Grant{}, false
 	}
-	for _, r := range stricter(&g) {
+	for _, r := range c.stricter(&g) {
 		strict := c.newAttempt(&g, r)
 		if better, found := strict.within(widest); found {
 			return strict.grant(&g, better), true
@@ -34,15 +41,16 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 }
 
 // stricter lists the rules that are better than what the gang must have, best first.
-func stricter(g *model.Gang) []rules {
+func (c *Cluster) stricter(g *model.Gang) []rules {
 	var better []rules
+	joins := !g.NVLinkRequired && slices.ContainsFunc(g.Groups, func(g model.Group) bool { return g.GPUs > 1 && g.Count > 0 })
 	if len(g.Avoid) > 0 {
-		if !g.NVLinkRequired {
+		if joins {
 			better = append(better, rules{spareAvoided: true, nvlink: true})
 		}
 		better = append(better, rules{spareAvoided: true, nvlink: g.NVLinkRequired})
 	}
-	if !g.NVLinkRequired {
+	if joins && !c.joined {
 		better = append(better, rules{nvlink: true})
 	}
 	return better
@@ -50,12 +58,15 @@ func stricter(g *model.Gang) []rules {
 
 // within looks for a place on the rungs up to the widest, innermost first.
 func (a *attempt) within(widest int) (plan, bool) {
-	if a.members == 0 || !a.couldFit(a.c.rungs[len(a.c.rungs)-1].domains[0].nodes) {
+	if a.members == 0 || !a.possible(a.c.all()) {
 		return nil, false
 	}
-	for r := range widest + 1 {
+	if p, found := a.onOneNode(); found {
+		return p, true
+	}
+	for r := 1; r <= widest; r++ {
 		for _, d := range a.candidates(&a.c.rungs[r]) {
-			if p, found := a.inDomain(d.nodes, r); found {
+			if p, found := a.inDomain(d, r); found {
 				return p, true
 			}
 		}
@@ -63,123 +74,140 @@ func (a *attempt) within(widest int) (plan, bool) {
 	return nil, false
 }
 
-// candidates returns the domains of a rung that could hold the gang: those without nodes to avoid first, then the
-// fullest, then the smallest.
-func (a *attempt) candidates(r *rung) []domain {
-	type scored struct {
-		domain
-		key nodeKey
-	}
-	var fits []scored
-	for _, d := range r.domains {
-		if a.couldFit(d.nodes) {
-			fits = append(fits, scored{domain: d, key: a.keyOf(d.nodes)})
-		}
-	}
-	slices.SortStableFunc(fits, func(x, y scored) int {
-		return cmp.Or(x.key.compare(y.key), cmp.Compare(x.usable, y.usable))
-	})
-	domains := make([]domain, len(fits))
-	for i := range fits {
-		domains[i] = fits[i].domain
-	}
-	return domains
+func (a *attempt) possible(d *domain) bool {
+	_, could := a.couldFit(d)
+	return could
 }
 
-// couldFit says whether each group on its own has room on the nodes. For a gang of one group it is the whole truth.
-func (a *attempt) couldFit(nodes []int) bool {
+// onOneNode looks for a node that can hold the whole gang: the nodes to avoid last, otherwise the fullest first.
+func (a *attempt) onOneNode() (plan, bool) {
+	if a.gpus > a.c.largest {
+		return nil, false
+	}
+	for at := range a.c.grades {
+		if p, found := a.onGrade(at, false); found {
+			return p, true
+		}
+	}
+	if a.avoid == nil || a.rules.spareAvoided {
+		return nil, false
+	}
+	for at := range a.c.grades {
+		if p, found := a.onGrade(at, true); found {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// onGrade looks for a node of one grade, of those to avoid or of the others.
+func (a *attempt) onGrade(at int, avoided bool) (plan, bool) {
+	if a.c.grades[at].free < a.gpus || !a.holdsAny(at, &a.summary(a.c.all()).grades[at]) {
+		return nil, false
+	}
+	for b := range a.c.blocks {
+		if !a.holdsAny(at, &a.summaryOfBlock(b).grades[at]) {
+			continue
+		}
+		for i := a.c.blocks[b].lo; i < a.c.blocks[b].hi; i++ {
+			if a.gradeAt(i) != at || a.avoided(i) != avoided || !a.holdsAlone(i) {
+				continue
+			}
+			if p, _ := a.greedy([]int{i}, false); p != nil {
+				return p, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// holdsAny says whether some node of a tally may hold all members of each group on its own.
+func (a *attempt) holdsAny(at int, t *tally) bool {
+	if a.usableOf(t) == 0 {
+		return false
+	}
 	for k := range a.asks {
-		room := 0
-		for _, i := range nodes {
-			room += a.alone[k][i]
-		}
-		if room < a.asks[k].Count {
-			return false
-		}
-		if len(nodes) > a.c.span && fewest(a.roomsOf(k, nodes), a.asks[k].Count) > a.c.span {
+		want := &a.asks[k]
+		if room, exact := a.roomOf(k, at, t); room < want.Count || !exact && !a.rules.anyNode && !a.most(t, want) {
 			return false
 		}
 	}
 	return true
 }
 
-func (a *attempt) roomsOf(k int, nodes []int) []int {
-	rooms := make([]int, len(nodes))
-	for at, i := range nodes {
-		rooms[at] = a.alone[k][i]
+// most says whether the resources of a tally's nodes could be enough for all members of an ask on one of them.
+func (a *attempt) most(t *tally, want *ask) bool {
+	for r, need := range want.needs {
+		if need > 0 && !a.rules.anyResources && t.most[r] < need*int64(want.Count) {
+			return false
+		}
 	}
-	return rooms
+	return true
+}
+
+func (a *attempt) holdsAlone(i int) bool {
+	for k := range a.asks {
+		if a.alone(k, i) < a.asks[k].Count {
+			return false
+		}
+	}
+	return true
+}
+
+// candidates returns the domains of a rung that could hold the gang: those without nodes to avoid first, then those where
+// it needs the fewest nodes, then the fullest, then the smallest.
+func (a *attempt) candidates(r *rung) []*domain {
+	type scored struct {
+		*domain
+		preference
+	}
+	var fits []scored
+	for at := range r.domains {
+		d := &r.domains[at]
+		if servers, could := a.couldFit(d); could {
+			p := a.prefer(d)
+			p.servers = servers
+			fits = append(fits, scored{domain: d, preference: p})
+		}
+	}
+	slices.SortStableFunc(fits, func(x, y scored) int {
+		return cmp.Or(x.compare(y.preference), cmp.Compare(x.usable, y.usable))
+	})
+	domains := make([]*domain, len(fits))
+	for i := range fits {
+		domains[i] = fits[i].domain
+	}
+	return domains
 }
 
 // inDomain places the gang on the nodes of one domain. Three ways, in this order: by the obvious order on the fewest
-// domains of the rungs inside, by the obvious order on all nodes, by search.
-func (a *attempt) inDomain(nodes []int, r int) (plan, bool) {
-	if inner := a.narrow(nodes, r); len(inner) < len(nodes) {
-		if p, _ := a.greedy(inner); p != nil {
-			return p, true
-		}
-	}
-	if p, _ := a.greedy(nodes); p != nil {
+// domains inside, by the obvious order on all nodes, by search.
+func (a *attempt) inDomain(d *domain, r int) (plan, bool) {
+	inner, narrowed := a.narrow(d, r)
+	if p, _ := a.greedy(a.fullestFirst(inner, true), true); p != nil {
 		return p, true
 	}
-	if len(a.asks) == 1 || len(nodes) == 1 {
-		return nil, false // there the obvious order is the only one
+	if !narrowed {
+		return a.search(a.fullestFirst(inner, false))
+	}
+	return a.anyhow(d)
+}
+
+// anyhow places the gang in a domain by the obvious order or by search.
+func (a *attempt) anyhow(d *domain) (plan, bool) {
+	nodes := a.fullestFirst([]*domain{d}, false)
+	if p, _ := a.greedy(nodes, false); p != nil {
+		return p, true
 	}
 	return a.search(nodes)
 }
 
-// narrow returns the nodes of the fewest domains inside that have room for the largest group, level by level from
-// the outermost to multi-node NVLink, of several choices the fullest. What can't be narrowed stays as it is.
-func (a *attempt) narrow(nodes []int, r int) []int {
-	for level := len(a.c.levels) - r + 1; level <= len(a.c.levels) && r > 0; level++ {
-		groups := a.c.group(nodes, level)
-		if len(groups) < 2 {
-			continue
-		}
-		slices.SortStableFunc(groups, func(x, y []int) int { return a.keyOf(x).compare(a.keyOf(y)) })
-		rooms := make([]int, len(groups))
-		for at, group := range groups {
-			for _, i := range group {
-				rooms[at] += a.alone[0][i]
-			}
-		}
-		var inner []int
-		for _, at := range pick(rooms, a.asks[0].Count, len(groups)) {
-			inner = append(inner, groups[at]...)
-		}
-		slices.Sort(inner)
-		nodes = inner
-	}
-	return nodes
-}
-
-// group splits nodes by their path down to a level; the level after the innermost stands for the NVLink fabric. A
-// node without a label there is a group of its own. Nodes are in topology order, so groups are runs.
-func (c *Cluster) group(nodes []int, level int) [][]int {
-	together := func(x, y *node) bool {
-		if level < len(c.levels) {
-			return x.label(level) != "" && len(y.Path) > level && slices.Equal(x.Path[:level+1], y.Path[:level+1])
-		}
-		return x.Fabric != "" && x.Fabric == y.Fabric && slices.Equal(x.Path, y.Path)
-	}
-	var groups [][]int
-	for at, i := range nodes {
-		if at > 0 && together(&c.nodes[nodes[at-1]], &c.nodes[i]) {
-			groups[len(groups)-1] = append(groups[len(groups)-1], i)
-			continue
-		}
-		groups = append(groups, []int{i})
-	}
-	return groups
-}
-
 // greedy places group after group, largest members first, each in the obvious order. If one does not fit the plan is
-// nil, and placed is how many members fitted before.
-func (a *attempt) greedy(nodes []int) (p plan, placed int) {
-	ordered := a.fullestFirst(nodes)
+// nil, and placed is how many members fitted before. Evenly says that the gang needs all the domains that the nodes are in.
+func (a *attempt) greedy(ordered []int, evenly bool) (p plan, placed int) {
 	p = plan{}
 	for k := range a.asks {
-		n := a.spread(p, k, ordered)
+		n := a.spread(p, k, ordered, evenly)
 		placed += n
 		if n < a.asks[k].Count {
 			return nil, placed
@@ -190,39 +218,58 @@ func (a *attempt) greedy(nodes []int) (p plan, placed int) {
 
 // spread places the members of ask k: on nodes that the gang uses already and, where those don't suffice, on the fewest
 // others, evenly. It returns how many it could place.
-func (a *attempt) spread(p plan, k int, ordered []int) int {
-	rooms := make(map[int]int)
-	var used, others, otherRooms []int
+func (a *attempt) spread(p plan, k int, ordered []int, evenly bool) int {
+	var used, rooms []int
 	need := a.asks[k].Count
-	for _, i := range ordered {
-		switch here, ours := p[i]; {
-		case ours:
-			if room := a.room(k, i, here); room > 0 {
-				used = append(used, i)
-				rooms[i] = room
-				need -= room
-			}
-		case a.alone[k][i] > 0:
-			others = append(others, i)
-			otherRooms = append(otherRooms, a.alone[k][i])
+	for _, i := range a.inOrder(p) {
+		if room := a.room(k, i, p[i]); room > 0 {
+			used, rooms = append(used, i), append(rooms, room)
+			need -= room
 		}
 	}
-	for _, at := range pick(otherRooms, need, a.c.span-len(p)) {
-		used = append(used, others[at])
-		rooms[others[at]] = otherRooms[at]
+	if need > 0 && len(p) < a.c.span {
+		others, otherRooms := a.others(p, k, ordered)
+		var where even
+		if evenly {
+			where = a.c.places(others)
+		}
+		for _, at := range pick(otherRooms, need, a.c.span-len(p), where) {
+			used, rooms = append(used, others[at]), append(rooms, otherRooms[at])
+		}
 	}
 	return a.deal(p, k, used, rooms)
 }
 
+// inOrder returns the nodes of a plan in the order in which to use them.
+func (a *attempt) inOrder(p plan) []int {
+	nodes := slices.Sorted(maps.Keys(p))
+	slices.SortStableFunc(nodes, func(x, y int) int { return cmp.Compare(a.rank(x), a.rank(y)) })
+	return nodes
+}
+
+// others returns the nodes with room for ask k that the plan does not use.
+func (a *attempt) others(p plan, k int, ordered []int) (nodes, rooms []int) {
+	nodes, rooms = make([]int, 0, len(ordered)), make([]int, 0, len(ordered))
+	for _, i := range ordered {
+		if len(p) > 0 && p[i] != nil {
+			continue
+		}
+		if room := a.alone(k, i); room > 0 {
+			nodes, rooms = append(nodes, i), append(rooms, room)
+		}
+	}
+	return nodes, rooms
+}
+
 // deal gives each node one member in turn until all are placed or no room is left.
-func (a *attempt) deal(p plan, k int, nodes []int, rooms map[int]int) int {
+func (a *attempt) deal(p plan, k int, nodes, rooms []int) int {
 	left := a.asks[k].Count
 	for dealt := true; dealt && left > 0; {
 		dealt = false
-		for _, i := range nodes {
-			if left > 0 && rooms[i] > 0 {
+		for at, i := range nodes {
+			if left > 0 && rooms[at] > 0 {
 				p.add(i, k, 1, len(a.asks))
-				rooms[i]--
+				rooms[at]--
 				left--
 				dealt = true
 			}
@@ -231,13 +278,13 @@ func (a *attempt) deal(p plan, k int, nodes []int, rooms map[int]int) int {
 	return a.asks[k].Count - left
 }
 
-// grant chooses each member's GPUs and gives out the ranks.
+// grant chooses each member's GPUs and gives out the ranks: group after group, and in each in topology order.
 func (a *attempt) grant(g *model.Gang, p plan) model.Grant {
 	c := a.c
 	byGroup := make([][]model.Member, len(g.Groups))
 	used := slices.Sorted(maps.Keys(p))
 	for _, i := range used {
-		sets := c.packing.sets(c.nodes[i].Topology, c.nodes[i].free, a.sizes(p[i]), a.rules.nvlink)
+		sets := c.packing.sets(c.nodes[i].Topology, c.nodes[i].free, a.sizes(p[i]), a.rules.nvlink || c.nodes[i].nvlink == nvlinkAll)
 		for k, n := range p[i] {
 			mine := sets[:n]
 			sets = sets[n:]
@@ -253,15 +300,4 @@ func (a *attempt) grant(g *model.Gang, p plan) model.Grant {
 		grant.Members[rank].Rank = rank
 	}
 	return grant
-}
-
-// levelOf returns the innermost rung that holds all the nodes in one domain.
-func (c *Cluster) levelOf(nodes []int) string {
-	for r := range c.rungs[:len(c.rungs)-1] {
-		level := len(c.levels) - r // len(levels) is the node itself
-		if len(nodes) == 1 || level < len(c.levels) && len(c.group(nodes, level)) == 1 {
-			return c.rungs[r].name
-		}
-	}
-	return model.LocalityAny
 }

@@ -31,8 +31,11 @@ type row struct {
 	rest  []int // rooms from here to the end, added up
 }
 
-func (a *attempt) search(nodes []int) (plan, bool) {
-	s := &search{attempt: a, nodes: a.fullestFirst(nodes), class: make(map[int]int), plan: plan{}}
+func (a *attempt) search(ordered []int) (plan, bool) {
+	if len(a.asks) == 1 || len(ordered) == 1 {
+		return nil, false // there the obvious order is the only one
+	}
+	s := &search{attempt: a, nodes: ordered, class: make(map[int]int), plan: plan{}}
 	s.classify()
 	return s.plan, s.ask(0)
 }
@@ -54,7 +57,7 @@ func (s *search) classify() {
 			l.topology, l.free = n.Topology, s.free(i)
 		}
 		for k := range s.asks {
-			l.accepts += string(rune('0' + min(1, s.alone[k][i])))
+			l.accepts += string(rune('0' + min(1, s.alone(k, i))))
 		}
 		if _, known := classes[l]; !known {
 			classes[l] = len(classes)
@@ -62,7 +65,7 @@ func (s *search) classify() {
 		s.class[i] = classes[l]
 	}
 	slices.SortStableFunc(s.nodes, func(x, y int) int {
-		return cmp.Or(s.keyOf([]int{x}).compare(s.keyOf([]int{y})), cmp.Compare(s.class[x], s.class[y]))
+		return cmp.Or(cmp.Compare(s.rank(x), s.rank(y)), cmp.Compare(s.class[x], s.class[y]))
 	})
 }
 
@@ -72,7 +75,7 @@ func (s *search) matters(i int) resources {
 	for r := range has {
 		most := int64(0)
 		for k := range s.asks {
-			most += int64(s.alone[k][i]) * s.asks[k].needs[r]
+			most += int64(s.alone(k, i)) * s.asks[k].needs[r]
 		}
 		has[r] = min(has[r], most)
 	}
@@ -99,7 +102,7 @@ func (s *search) row(k int) row {
 	var r row
 	for _, i := range s.nodes {
 		s.steps--
-		room := s.alone[k][i]
+		room := s.alone(k, i)
 		if here := s.plan[i]; here != nil {
 			room = s.room(k, i, here)
 		}

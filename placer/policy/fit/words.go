@@ -41,8 +41,8 @@ func (e *explanation) byNode(k int) bool {
 	return want.Count == 1 || 2*want.GPUs > e.c.largest
 }
 
-// tally tells texts by how often they occur, most often first, the third and later ones as a number.
-func tally(texts []string) string {
+// mostOften tells texts by how often they occur, most often first, the third and later ones as a number.
+func mostOften(texts []string) string {
 	times := make(map[string]int)
 	for _, text := range texts {
 		times[text]++
