@@ -130,7 +130,7 @@ func faults(c *ReplayCommand, results []*replay.Result) int {
 	return code
 }
 
-// replay reads the files and runs one policy after another, as many at a time as there are processors.
+// replay reads the files and runs the policies.
 func (c *ReplayCommand) replay(f replayFlags) ([]*replay.Result, error) {
 	o := replay.Options{Levels: trace.Levels(), Every: f.every}
 	if !f.ideal {
@@ -156,19 +156,26 @@ func (c *ReplayCommand) replay(f replayFlags) ([]*replay.Result, error) {
 		return nil, err
 	}
 	names := strings.Split(f.policy, ",")
+	deciders := make([]baseline.Decider, len(names))
+	for i, name := range names {
+		if deciders[i], err = baseline.New(name); err != nil {
+			return nil, err
+		}
+	}
+	return c.runAll(jobs, nodes, names, deciders, o), nil
+}
+
+// runAll runs one policy after another, as many at a time as there are processors.
+func (c *ReplayCommand) runAll(jobs []trace.Job, nodes []model.Node, names []string, deciders []baseline.Decider, o replay.Options) []*replay.Result {
 	results := make([]*replay.Result, len(names))
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		decide, known := baseline.ByName()[name]
-		if !known {
-			return nil, fmt.Errorf("no policy is called %q: there are %s", name, strings.Join(baseline.Names(), ", "))
-		}
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			o := o
-			o.Decide, o.Progress = decide, c.progress(name)
+			o.Decide, o.Progress = deciders[i], c.progress(name)
 			began := c.Now()
 			results[i] = replay.Run(jobs, nodes, o)
 			results[i].Policy = name
@@ -176,7 +183,7 @@ func (c *ReplayCommand) replay(f replayFlags) ([]*replay.Result, error) {
 		})
 	}
 	wg.Wait()
-	return results, nil
+	return results
 }
 
 // progress returns a function that tells how far a replay has come, every few seconds.

@@ -267,11 +267,11 @@ func (w *world) overTime(r *Result) {
 	if t.idle > 0 {
 		r.Fragmentation = float64(t.fragments) / float64(t.idle)
 	}
-	step := seriesStep.Microseconds() * int64(t.gpus)
+	step := SeriesStep.Microseconds() * int64(t.gpus)
 	for i, busy := range t.series {
 		whole := step
 		if i == len(t.series)-1 {
-			whole = cmp.Or(t.ended.Sub(t.began).Microseconds()-int64(i)*seriesStep.Microseconds(), 1) * int64(t.gpus)
+			whole = cmp.Or(t.ended.Sub(t.began).Microseconds()-int64(i)*SeriesStep.Microseconds(), 1) * int64(t.gpus)
 		}
 		r.UsePerHour = append(r.UsePerHour, float64(busy)/float64(whole))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-muster/muster/placer/model"
 )
 
-// seriesStep is the time between two points of use over time.
-const seriesStep = time.Hour
+// SeriesStep is the time between two points of use over time.
+const SeriesStep = time.Hour
 
 // tally adds up what a cluster is like over time, in GPU-microseconds and microseconds.
 type tally struct {
@@ -24,7 +24,7 @@ type tally struct {
 	idle         int64     // free
 	fragments    int64     // free on nodes that are not wholly free
 	held         int64     // GPU-microseconds in use, bounds or not
-	series       []int64   // busy, by seriesStep since began
+	series       []int64   // busy, by SeriesStep since began
 
 	overtakes int // starts while a gang of the same queue that was submitted earlier still waited
 	harmful   int // overtakes that did harm, see harm.go
@@ -73,8 +73,8 @@ func (t *tally) pass(from, to time.Time) {
 	t.idle += micros * int64(t.free)
 	t.fragments += micros * int64(t.loose)
 	for from.Before(to) {
-		step := int(from.Sub(t.began) / seriesStep)
-		until := t.began.Add(time.Duration(step+1) * seriesStep)
+		step := int(from.Sub(t.began) / SeriesStep)
+		until := t.began.Add(time.Duration(step+1) * SeriesStep)
 		if until.After(to) {
 			until = to
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/locality"
 	"github.com/nomad-muster/muster/placer/replay/baseline"
 	"github.com/nomad-muster/muster/placer/replay/trace"
 )
@@ -71,6 +72,7 @@ type world struct {
 	byName    map[string]*life
 	snapshot  model.Snapshot
 	nodeAt    map[string]int // in snapshot.Nodes
+	largest   int            // GPUs of the largest node
 	ends      endings
 	usage     *usage
 	audit     *audit
@@ -107,6 +109,7 @@ func newWorld(jobs []trace.Job, nodes []model.Node, o Options) *world {
 	slices.SortFunc(w.snapshot.Queues, func(a, b model.Queue) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range w.snapshot.Nodes {
 		w.nodeAt[w.snapshot.Nodes[i].Name] = i
+		w.largest = max(w.largest, w.snapshot.Nodes[i].Usable.Len())
 	}
 	w.usage = newUsage(w.snapshot.Queues, o.Settings)
 	w.audit = newAudit(w.snapshot)
@@ -156,12 +159,12 @@ func (w *world) start(g model.Grant, now time.Time) {
 	if l.first.IsZero() {
 		l.first = now
 	}
-	l.speed = w.o.Physics.speed(gang, g.Members, w.nodeOf)
+	l.speed = w.speed(gang, g)
 	l.restarts = 0
 	if l.evicted > 0 {
 		l.restarts = w.o.Physics.Restart
 	}
-	run := l.restarts + time.Duration(math.Ceil(float64(l.job.Duration-l.done)/l.speed))
+	run := l.restarts + atSpeed(l.job.Duration-l.done, l.speed)
 	l.ends = &ending{at: now.Add(run), gang: l}
 	heap.Push(&w.ends, l.ends)
 	gang.Earmarks = nil
@@ -252,7 +255,21 @@ func (w *world) use(members []model.Member, take bool) {
 	}
 }
 
-func (w *world) nodeOf(name string) *model.Node { return &w.snapshot.Nodes[w.nodeAt[name]] }
+// atSpeed is how long work takes, in whole milliseconds so that all books agree to the last digit.
+func atSpeed(work time.Duration, speed float64) time.Duration {
+	if speed == 1 {
+		return work
+	}
+	return time.Duration(math.Ceil(float64(work)/speed/float64(time.Millisecond))) * time.Millisecond
+}
+
+// speed is how fast a gang runs at a placement, as a part of its best.
+func (w *world) speed(gang model.Gang, grant model.Grant) float64 {
+	if !w.o.Physics.Slowdown {
+		return 1
+	}
+	return locality.Speed(gang.Comm, locality.Of(gang, grant, w.o.Levels, w.largest))
+}
 
 func servers(members []model.Member) int {
 	nodes := make(map[string]gpu.Set, len(members))

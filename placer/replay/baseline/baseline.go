@@ -8,8 +8,10 @@
 package baseline
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nomad-muster/muster/placer/model"
@@ -28,18 +30,29 @@ type Knowledge struct {
 // Muster is the name of the policy that the placer runs.
 const Muster = "muster"
 
-// ByName returns every scheduler. Only srtf, srtf-preempt and las ask for knowledge.
-func ByName() map[string]Decider {
-	return map[string]Decider{
-		Muster:         func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return policy.Decide(s, now) },
-		"fifo":         fifo,
-		"firstfit":     firstFit,
-		"philly":       philly,
-		"las":          las,
-		"srtf":         srtf,
-		"srtf-preempt": srtfPreempt,
+// New returns a scheduler by its name. It is for one replay: what it keeps from one decision to the next makes it faster,
+// and never shows in an answer.
+func New(name string) (Decider, error) {
+	if name == Muster {
+		return func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return policy.Decide(s, now) }, nil
+	}
+	decide, known := baselines()[name]
+	if !known {
+		return nil, fmt.Errorf("no policy is called %q: there are %s", name, strings.Join(Names(), ", "))
+	}
+	return func(s model.Snapshot, k Knowledge, now time.Time) model.Decision {
+		r := newRound(s, k, now)
+		decide(r)
+		return r.decision
+	}, nil
+}
+
+// baselines are all schedulers but the placer's. Only srtf, srtf-preempt and las ask for knowledge.
+func baselines() map[string]func(*round) {
+	return map[string]func(*round){
+		"fifo": fifo, "firstfit": firstFit, "philly": philly, "las": las, "srtf": srtf, "srtf-preempt": srtfPreempt,
 	}
 }
 
-// Names lists the schedulers, sorted.
-func Names() []string { return slices.Sorted(maps.Keys(ByName())) }
+// Names lists the schedulers, the placer's first.
+func Names() []string { return append([]string{Muster}, slices.Sorted(maps.Keys(baselines()))...) }

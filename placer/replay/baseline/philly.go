@@ -19,15 +19,14 @@ const phillyRelax = 10 * time.Minute
 // others leave; within a queue a gang that fits may start before an earlier one that does not; gangs keep to one server,
 // then one rack, then any, as time goes by; and when more than 90 % of the GPUs are in use, a queue below its quota gets it
 // back: gangs of queues above theirs are ended, those that started last first.
-func philly(s model.Snapshot, _ Knowledge, now time.Time) model.Decision {
-	r := newRound(s, now)
-	b := newBooks(s)
+func philly(r *round) {
+	b := newBooks(r.s)
 	var short []model.Gang // within their quota
 	var over []model.Gang
-	for _, g := range inOrder(s.Gangs) {
-		g.Locality, g.RelaxAuto, g.RelaxNever, g.RelaxAfter = innermost(s, g), false, false, phillyRelax
+	for _, g := range inOrder(r.s.Gangs) {
+		g.Locality, g.RelaxAuto, g.RelaxNever, g.RelaxAfter = innermost(r.s, g), false, false, phillyRelax
 		switch {
-		case b.used[g.Queue]+g.GPUs() > b.quota[g.Queue]:
+		case b.above(g):
 			over = append(over, g)
 		case r.start(g):
 			b.used[g.Queue] += g.GPUs()
@@ -47,13 +46,12 @@ func philly(s model.Snapshot, _ Knowledge, now time.Time) model.Decision {
 		for _, g := range short {
 			r.wait(g)
 		}
-		return r.decision
+		return
 	}
-	clearing := r.newClearing(b.borrowers(s))
+	clearing := r.newClearing(b.borrowers(r.s))
 	for _, g := range short {
 		clearing.makeFor(g, model.Reason{Code: "reclaim", Text: "its queue uses more than its quota, and " + g.Queue + " needs its own"})
 	}
-	return r.decision
 }
 
 // innermost is the level that a gang asks for at first: a gang that no node could hold starts with the first level above.
@@ -82,6 +80,13 @@ func newBooks(s model.Snapshot) books {
 		b.usable += s.Nodes[i].Usable.Len()
 	}
 	return b
+}
+
+// above says whether the gang would take its queue above its quota. A queue that is not listed has none, and one that has
+// nothing else may have a gang that is larger than its quota.
+func (b books) above(g model.Gang) bool {
+	quota, listed := b.quota[g.Queue]
+	return listed && b.used[g.Queue] > 0 && b.used[g.Queue]+g.GPUs() > quota
 }
 
 // borrowers returns gangs of queues that use more than their quota, those that started last first, as many of each as

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"sort"
-	"time"
 
 	"github.com/nomad-muster/muster/placer/model"
 )
@@ -21,17 +20,17 @@ const (
 // las is Tiresias' discretised two-dimensional least attained service (Gu et al., NSDI 2019): gangs that have had fewer
 // GPU-seconds are in a higher queue; within a queue the one submitted earlier goes first. Gangs of lower rank are ended
 // when those of higher rank need their GPUs. It knows no run times.
-func las(s model.Snapshot, k Knowledge, now time.Time) model.Decision {
+func las(r *round) {
 	bounds := []float64{lasShort, lasMiddle}
-	return ranked(s, now, func(gang string) int64 {
-		served := k.Served(gang)
+	ranked(r, func(gang string) int64 {
+		served := r.k.Served(gang)
 		return int64(sort.Search(len(bounds), func(i int) bool { return served < bounds[i] }))
 	})
 }
 
 // srtfPreempt is srtf that ends gangs with more time left when those with less need their GPUs.
-func srtfPreempt(s model.Snapshot, k Knowledge, now time.Time) model.Decision {
-	return ranked(s, now, func(gang string) int64 { return int64(k.Remaining(gang)) })
+func srtfPreempt(r *round) {
+	ranked(r, func(gang string) int64 { return int64(r.k.Remaining(gang)) })
 }
 
 // contender is a gang that waits or runs.
@@ -44,15 +43,14 @@ type contender struct {
 
 // ranked selects gangs by rank, lowest first, as far as the number of GPUs goes. The selected ones that wait start; where
 // they don't fit, running ones that were not selected are ended for them.
-func ranked(s model.Snapshot, now time.Time, rank func(gang string) int64) model.Decision {
-	r := newRound(s, now)
-	room := r.free
-	for i := range s.Running {
-		room += s.Running[i].GPUs() // of those that are closing, too: they will be free soon
+func ranked(r *round, rank func(gang string) int64) {
+	room := r.free + r.marked
+	for i := range r.s.Running {
+		room += r.s.Running[i].GPUs() // of those that are closing, too: they will be free soon
 	}
 	var short []model.Gang
 	var victims []*model.Running // most to spare last
-	for _, c := range contend(s, rank) {
+	for _, c := range contend(r.s, rank) {
 		selected := c.gpus <= room
 		if selected {
 			room -= c.gpus
@@ -71,7 +69,6 @@ func ranked(s model.Snapshot, now time.Time, rank func(gang string) int64) model
 	for _, g := range short {
 		clearing.makeFor(anywhere(g), model.Reason{Code: "ranked", Text: "a gang of a higher rank needs its GPUs"})
 	}
-	return r.decision
 }
 
 func contend(s model.Snapshot, rank func(gang string) int64) []contender {

@@ -16,9 +16,11 @@ import (
 // round is one decision in the making.
 type round struct {
 	s        model.Snapshot
+	k        Knowledge
 	now      time.Time
 	cluster  *fit.Cluster
-	free     int // GPUs
+	free     int // GPUs that are free for anybody
+	marked   int // GPUs that are free for the gang that they were freed for
 	decision model.Decision
 	// failed are the shapes that did not fit in this round: what is free only shrinks while gangs are started.
 	failed map[shape]bool
@@ -31,14 +33,15 @@ type shape struct {
 	steps       time.Duration // how far its locality has widened
 }
 
-func newRound(s model.Snapshot, now time.Time) *round {
-	r := &round{s: s, now: now, cluster: fit.New(s), failed: make(map[shape]bool)}
+func newRound(s model.Snapshot, k Knowledge, now time.Time) *round {
+	r := &round{s: s, k: k, now: now, cluster: fit.New(s), failed: make(map[shape]bool)}
 	for i := range s.Nodes {
 		r.free += s.Nodes[i].Free.Len()
 	}
 	for i := range s.Gangs {
 		for _, mark := range r.cluster.Withhold(s.Gangs[i].Earmarks) {
 			r.free -= mark.GPUs.Len()
+			r.marked += mark.GPUs.Len()
 		}
 	}
 	return r
@@ -104,6 +107,7 @@ func (r *round) startMarked(g model.Gang) bool {
 	}
 	for _, mark := range marked {
 		r.free += mark.GPUs.Len()
+		r.marked -= mark.GPUs.Len()
 	}
 	r.take(g, grant)
 	return true

@@ -83,6 +83,3 @@ func lines() []line {
 		number("audit faults", "%.0f", func(r *replay.Result) float64 { return float64(r.Faults) }),
 	)
 }
-
-// HTML writes one page with plots.
-func HTML(w io.Writer, results []*replay.Result) error { return nil }
