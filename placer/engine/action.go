@@ -30,6 +30,7 @@ const (
 	WriteJob     Kind = "write job"     // stop a job, or register it again, in Nomad
 	Answer       Kind = "answer"        // write why an operator's order is not carried out
 	EndClaims    Kind = "end claims"    // delete claims that an operator vouches for, ahead of a release too large with them
+	Account      Kind = "account"       // write what queues have used
 	DropOrder    Kind = "drop order"    // remove an order that leaves nothing to do
 )
 
@@ -44,6 +45,7 @@ const (
 	putAgain   = "again"       // it was over, and its job wants to run again
 	putReset   = "reset"       // its job is going to be stopped and registered again
 	putDone    = "reset done"  // that has happened
+	putQueue   = "queue"       // the queues that were applied put it into another one, or say something else for it
 	putOrdered = "ordered"     // an operator has changed its place in the queue or its knobs
 )
 
@@ -80,6 +82,7 @@ type Action struct {
 	Signal  string                   // Signal
 	Job     *nomad.Job               // WriteJob
 	Write   nomad.JobWrite           // WriteJob
+	Usage   ledger.Usage             // Account
 	// Proposed is a proposal of the policy that is new: gangs that could make room for Gang by moving.
 	Proposed *ledger.Move
 	// Order is what an operator has ordered, in the transaction that does it; of Answer, with the answer.

@@ -27,7 +27,7 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 		c, err = ledger.BuildAdopt(s, a.Gang)
 	case Forget:
 		c, err = ledger.BuildForget(s, a.Gang, a.Release.Remove)
-	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob, Answer, EndClaims, DropOrder:
+	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob, Answer, EndClaims, DropOrder, Account:
 	}
 	c.Order = a.Order
 	return c, err

@@ -159,6 +159,7 @@ func (s step) asked(g ledger.Gang, job *nomad.Job) model.Gang {
 		MaxRuntime: time.Duration(g.Spec.MaxRuntimeS) * time.Second, Avoid: g.Avoid,
 		Evicted: recentlyEvicted(g, s.now),
 	}
+	out.RelaxAuto, out.Comm = g.Spec.RelaxAuto, model.Comm(g.Spec.Comm)
 	if g.NotBefore != nil {
 		out.NotBefore = *g.NotBefore
 	}

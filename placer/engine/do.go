@@ -48,6 +48,9 @@ func (l *leader) write(ctx context.Context, a Action) error {
 		l.memory.Written[a.Job.ID] = Written{At: l.Now(), Index: a.Job.JobModifyIndex}
 		l.WriteJob(ctx, a.Job, a.Write)
 		return nil
+	case Account:
+		_, err := l.Ledger.PutUsage(ctx, l.lease, a.Usage)
+		return err
 	case Answer:
 		return l.Ledger.AnswerOrder(ctx, l.lease, *a.Order)
 	case EndClaims:
@@ -143,6 +146,8 @@ func (l *leader) logAction(a Action) {
 		l.Logger.Info("signal", "gang", g.Name, "rank", a.Slot.Rank, "alloc", a.Alloc.ID, "task", a.Task, "signal", a.Signal)
 	case WriteJob:
 		l.logWrite(a)
+	case Account:
+		l.Logger.Debug("used GPU time written", "queues", len(a.Usage.Queues))
 	case DeleteRun:
 		l.Logger.Debug("run removed", "gang", a.Run.Gang, "reservation", a.Run.Reservation)
 	case Answer, EndClaims, DropOrder: // logged as an order
@@ -215,6 +220,8 @@ func (l *leader) logPut(a Action) {
 		log.Info("wants to run again", "job", g.Job, "namespace", g.Namespace, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
 	case putVersion:
 		log.Info("follows a new version of its job", "version", g.JobVersion, "members", g.Spec.Size(), "gpus", g.Spec.GPUs())
+	case putQueue:
+		log.Info("follows the queues", "queue", g.Spec.Queue, "locality", g.Spec.Locality)
 	case putRunning:
 		log.Info("running", "reservation", g.Reservation.ID)
 	case putFailed:

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-muster/muster/jobspecs"
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/nomad"
+	"github.com/nomad-muster/muster/placer/queues"
 )
 
 // want is what a job asks for.
@@ -22,7 +23,8 @@ type want struct {
 	gang    *jobspecs.Gang
 	spec    ledger.Spec
 	options jobspecs.Options // by which knobs are read
-	refused *ledger.Reason   // nil: it may be admitted
+	tree    queues.Tree
+	refused *ledger.Reason // nil: it may be admitted
 }
 
 // alive says whether the job waits for GPUs or has them: only such jobs are admitted or refused. A parent never runs
@@ -30,14 +32,15 @@ type want struct {
 func (w want) alive() bool { return !w.job.Stopped && !w.job.Dead() && !w.job.Parent }
 
 // wants reads every job that asks for a gang.
-func (r Rules) wants(v View) map[nomad.JobID]want {
+func (r Rules) wants(v View, tree queues.Tree) map[nomad.JobID]want {
 	wants := make(map[nomad.JobID]want, len(v.Nomad.Jobs))
 	for id, job := range v.Nomad.Jobs {
 		gang, findings := r.Read(job)
 		if gang == nil {
 			continue
 		}
-		w := want{job: job, name: gang.Name, gang: gang, spec: specOf(gang), options: jobspecs.Options{Levels: append([]string{}, r.Levels...)}}
+		w := want{job: job, name: gang.Name, gang: gang, tree: tree, options: jobspecs.Options{Levels: append([]string{}, r.Levels...)}}
+		w.spec = specOf(w.queued(gang))
 		if refusal := findings.Refusal(); refusal != "" {
 			w.refused = reason(WhySpec, refusal)
 		} else if w.tooLarge() {
@@ -63,7 +66,7 @@ func (w want) tooLarge() bool {
 func specOf(g *jobspecs.Gang) ledger.Spec {
 	spec := ledger.Spec{
 		Shape: g.Shape(), Priority: g.Priority, Queue: g.Queue, NVLink: string(g.NVLink), Locality: g.Locality,
-		RelaxAfterS: int64(g.RelaxAfter / time.Second), MaxRuntimeS: int64(g.MaxRuntime / time.Second),
+		RelaxAfterS: int64(g.RelaxAfter / time.Second), RelaxAuto: g.RelaxAuto, Comm: string(g.Comm), MaxRuntimeS: int64(g.MaxRuntime / time.Second),
 	}
 	if g.RelaxNever {
 		spec.RelaxAfterS = -1
@@ -131,7 +134,9 @@ func (s step) refusalOf(w want, leaving map[string]bool) *ledger.Reason {
 	switch {
 	case !exists && slices.Contains(s.Ledger.Newer, s.rules.Keys.Gang(w.name)):
 		return reason(WhyLedger, fmt.Sprintf("the document of gang %s was written by a newer version of Muster; upgrade this placer", w.name))
-	case !exists || jobOf(doc.Doc) == w.job.ID || leaving[w.name]:
+	case !exists:
+		return s.unwelcome(w.job.ID.Namespace, w.spec)
+	case jobOf(doc.Doc) == w.job.ID || leaving[w.name]:
 		return nil
 	}
 	mend := "choose another name"
@@ -222,5 +227,5 @@ func (w want) specWith(set map[string]string) ledger.Spec {
 	if gang == w.gang {
 		return w.spec
 	}
-	return specOf(gang)
+	return specOf(w.queued(gang))
 }

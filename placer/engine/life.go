@@ -80,6 +80,9 @@ func (s step) liveWaiting(g ledger.Gang) (Action, bool) {
 		g.Why = reason(WhyDead, fmt.Sprintf("Nomad will place nothing more of job %s, and the gang has not finished; run the job again", g.Job))
 		return s.put(putFailed, g)
 	}
+	if moved, some := requeued(g, w); some {
+		return s.put(putQueue, moved)
+	}
 	return Action{}, false
 }
 
@@ -95,6 +98,11 @@ func (s step) liveHolding(g ledger.Gang) (Action, bool) {
 	}
 	if how == owns && w.job.Version != g.JobVersion {
 		return s.put(putVersion, withSpec(g, w))
+	}
+	if how == owns {
+		if moved, some := requeued(g, w); some {
+			return s.put(putQueue, moved)
+		}
 	}
 	return s.progress(g, members)
 }

@@ -126,6 +126,11 @@ func (s step) set(g ledger.Gang, o ledger.Order) (action Action, refusal string,
 	if _, err := w.gang.With(knobs, w.options); err != nil {
 		return Action{}, err.Error(), false
 	}
+	_, queue := o.Values["queue"]
+	_, priority := o.Values["priority"]
+	if why := s.unwelcome(g.Namespace, w.specWith(knobs)); why != nil && (queue || priority) {
+		return Action{}, why.Text, false
+	}
 	if g.Set = knobs; len(knobs) == 0 {
 		g.Set = nil
 	}

@@ -55,6 +55,7 @@ func (s step) decide(waiting, closing map[string]ledger.Gang) (d model.Decision,
 	held = s.heldBack(waiting)
 	sites := s.sites()
 	snapshot := model.Snapshot{Levels: s.rules.Levels, Running: s.running(closing)}
+	snapshot.Queues, snapshot.Settings = s.tree.Queues(s.Memory.Used), s.tree.Settings()
 	for _, name := range slices.Sorted(maps.Keys(waiting)) {
 		if _, is := held[name]; is {
 			continue
@@ -106,6 +107,8 @@ func (s step) heldBack(waiting map[string]ledger.Gang) map[string]*ledger.Reason
 	held := map[string]*ledger.Reason{}
 	for name, g := range waiting {
 		if why, is := s.held(g, s.Nomad.Jobs[jobOf(g)]); is {
+			held[name] = why
+		} else if why := s.strandedIn(g); why != nil {
 			held[name] = why
 		}
 	}

@@ -25,6 +25,7 @@ const (
 	WhyBornAnew   = "born_anew"   // a node is not the one that was granted any more
 	WhyReset      = "reset"       // its job is stopped and registered again, since Nomad's books are wrong about it
 	WhyEnding     = "ending"      // something of an earlier run has not ended yet
+	WhyQueue      = "queue"       // its queue is not there, or does not take it
 	WhyPreempted  = "preempted"   // an operator wants its GPUs back
 )
 

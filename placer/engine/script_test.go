@@ -38,6 +38,13 @@ func TestScripts(t *testing.T) {
 				return w.show()
 			case "waits":
 				return w.waits()
+			case "queues":
+				w.applyQueues(d.Input)
+				return w.settle()
+			case "specs":
+				return w.specs()
+			case "used":
+				return w.usedTime()
 			}
 			t.Fatalf("unknown command %s", d.Cmd)
 			return ""
@@ -181,7 +188,7 @@ func (e event) spec() *api.Job {
 		if _, set := e.options["distinct"]; set {
 			group.Constrain(api.NewConstraint("", "distinct_hosts", "true"))
 		}
-		for _, key := range []string{"locality", "relax_after", "nvlink"} {
+		for _, key := range []string{"queue", "locality", "relax_after", "nvlink", "comm"} {
 			if value, set := e.options[key]; set {
 				group.SetMeta("muster_"+key, value)
 			}
@@ -463,7 +470,7 @@ func (w *world) show() string {
 	for _, key := range slices.Sorted(maps.Keys(s.Refusals)) {
 		fmt.Fprintf(&b, "refusal %s: %s\n", key, s.Refusals[key].Doc.Why.Text)
 	}
-	for run := range s.Runs {
+	for _, run := range slices.SortedFunc(maps.Keys(s.Runs), compareRuns) {
 		fmt.Fprintf(&b, "run %s/%s\n", run.Gang, run.Reservation)
 	}
 	return b.String()

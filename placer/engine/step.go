@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/nomad"
+	"github.com/nomad-muster/muster/placer/queues"
 )
 
 // step is one decision under way: what it looks at, and what follows from that alone.
@@ -17,6 +18,7 @@ type step struct {
 	View
 	rules  Rules
 	now    time.Time
+	tree   queues.Tree
 	wants  map[nomad.JobID]want
 	allocs map[nomad.JobID][]*nomad.Alloc // of those jobs
 	freeze *ledger.Reason                 // why the ledger may not be the whole truth yet; nil: it is
@@ -27,11 +29,11 @@ type step struct {
 // to do is nothing at all, so that calling it again after all was done gives nothing. While Nomad's state is stale, only
 // what the ledger alone proves is done.
 func (r Rules) Step(v View, now time.Time) []Action {
-	s := step{View: v, rules: r, now: now}
+	s := step{View: v, rules: r, now: now, tree: queues.New(v.Ledger.Queues.Doc)}
 	if hearing := s.hear(); len(hearing) > 0 {
 		return hearing // and the next step decides on what was heard
 	}
-	s.wants = r.wants(v)
+	s.wants = r.wants(v, s.tree)
 	s.allocs = allocsOf(v.Nomad, s.wants)
 	s.freeze = s.frozen()
 
@@ -102,7 +104,7 @@ func of(actions []Action, kinds ...Kind) []Action {
 
 // housekeeping sweeps slots that no gang holds, and removes runs whose reservation is gone.
 func (s step) housekeeping() []Action {
-	actions := s.sweeps()
+	actions := append(s.sweeps(), s.accounts()...)
 	for _, run := range slices.SortedFunc(maps.Keys(s.Ledger.Runs), compareRuns) {
 		if !s.holds(run) {
 			actions = append(actions, Action{Kind: DeleteRun, Run: run})

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/nomad"
+	"github.com/nomad-muster/muster/placer/queues"
 )
 
 // View is all that one step looks at.
@@ -90,6 +91,10 @@ type Memory struct {
 	Written map[nomad.JobID]Written
 	// Silent is since when each node has been silent.
 	Silent map[string]time.Time
+	// Used is the GPU time that queues have used.
+	Used queues.Account
+	// Holding are the GPUs that each queue's own gangs held when this leader last looked.
+	Holding map[string]int
 }
 
 // Written is a change of a job.
@@ -126,6 +131,8 @@ func Remember(before Memory, v View, now time.Time) Memory {
 		Topologies: make(map[string]Topology, len(v.Ledger.Nodes)), Released: v.stillReleased(before.Released, now),
 		Explained: map[string]time.Time{}, Outlined: map[string]time.Time{}, Written: v.stillWritten(before.Written), Silent: v.silentSince(before.Silent, now),
 	}
+	after.Holding = v.holding()
+	after.Used = v.used(before, after.Holding, now)
 	for name, n := range v.Ledger.Nodes {
 		after.Topologies[name] = before.topology(name, n)
 	}

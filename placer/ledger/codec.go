@@ -21,6 +21,8 @@ func (d Ack) version() int       { return d.Version }
 func (d Gang) version() int      { return d.Version }
 func (d Refusal) version() int   { return d.Version }
 func (d Order) version() int     { return d.Version }
+func (d Queues) version() int    { return d.Version }
+func (d Usage) version() int     { return d.Version }
 func (d Run) version() int       { return d.Version }
 func (d Member) version() int    { return d.Version }
 

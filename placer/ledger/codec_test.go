@@ -53,7 +53,7 @@ func goldenDocs() map[string]document {
 			Version: 1, Name: "resnet50", Namespace: "research", Job: "resnet-nightly", CreateIndex: 1234, JobVersion: 2,
 			Spec: Spec{
 				Groups: []GroupSpec{{Group: "worker", Value: "resnet50/worker", Count: 2, GPUs: 2, Task: "train", Driver: "muster", Checkpoint: "SIGUSR1"}},
-				Shape:  "2x2", Priority: 50, Queue: "research", NVLink: "preferred", Locality: "rack", RelaxAfterS: 600, MaxRuntimeS: 43200,
+				Shape:  "2x2", Priority: 50, Queue: "research", NVLink: "preferred", Locality: "rack", RelaxAfterS: 600, RelaxAuto: true, Comm: "low", MaxRuntimeS: 43200,
 			},
 			State: GangClosing, Submitted: epochTime, Since: later, Why: &Reason{Code: "preempted", Text: "preempted by gang big"},
 			Reservation: &Grant{ID: "k3v9q1", At: epochTime, JobVersion: 2, Shape: "2x2", MasterPort: 29500,
@@ -66,7 +66,16 @@ func goldenDocs() map[string]document {
 			Version: 1, ID: "Q2", Gang: "resnet50", Kind: OrderPreempt, Values: map[string]string{"queue": "research"}, HoldS: 600,
 			Reservation: "k3v9q1", Reason: "maintenance", By: "alice@ops", At: epochTime, Answer: &Answer{Text: "there is no such gang", At: later},
 		},
-		"run": Run{Version: 1, Generation: 2, Phase: RunFailed, MasterAddr: "10.0.0.7", MasterPort: 29500, Missing: []int{1}, Why: "rank 1 ended with 1", Started: &later},
+		"queues": Queues{
+			Version: 1, By: "alice@ops", At: epochTime,
+			Policy: Policy{HalfLifeS: 86400, MinRuntimeS: 600, ReclaimAbove: 0.9, Evictions: 3, AgeBoundS: 7200, Defragment: true},
+			Queues: []Queue{{
+				Name: "research", Quota: 64, Max: 96, Weight: 2, Namespaces: []string{"research"}, Priority: &PriorityRange{Min: 10, Max: 80},
+				Preempt: true, Defaults: QueueDefaults{NVLink: "preferred", Locality: "rack", RelaxAfter: "auto"},
+			}, {Name: "research.vision"}},
+		},
+		"usage": Usage{Version: 1, At: epochTime, HalfLifeS: 86400, Queues: map[string]float64{"research.vision": 3600.5}},
+		"run":   Run{Version: 1, Generation: 2, Phase: RunFailed, MasterAddr: "10.0.0.7", MasterPort: 29500, Missing: []int{1}, Why: "rank 1 ended with 1", Started: &later},
 		"member": Member{
 			Version: 1, Rank: 1, Generation: 2, Allocation: "a1", Node: "gpu-1", Address: "10.0.0.7", Port: 29500, State: MemberFailed,
 			Started: &epochTime2, Ended: &later, ExitCode: &exit, Why: "killed",
@@ -119,6 +128,10 @@ func decodeAs(kind string, entry Entry) (document, error) {
 		return docOf[Refusal](entry)
 	case "order":
 		return docOf[Order](entry)
+	case "queues":
+		return docOf[Queues](entry)
+	case "usage":
+		return docOf[Usage](entry)
 	case "run":
 		return docOf[Run](entry)
 	default:
@@ -184,8 +197,8 @@ func testNewer(t *testing.T, value string) {
 		k := l.Keys()
 		id := SlotID{"r1", 0}
 		keys := []string{
-			k.Ack("n1"), k.Claim("n1", id), k.Epoch(), k.Gang("a"), k.Health("n1"), k.Node("n1"), k.Order("a"), k.Refusal("default", "j"),
-			k.Run("a", "r1"), k.Member("a", "r1", 0), k.Slots("n1"),
+			k.Ack("n1"), k.Claim("n1", id), k.Epoch(), k.Gang("a"), k.Health("n1"), k.Node("n1"), k.Order("a"), k.Queues(), k.Refusal("default", "j"),
+			k.Run("a", "r1"), k.Member("a", "r1", 0), k.Slots("n1"), k.Usage(),
 		}
 		for _, key := range keys {
 			put(t, l.Store(), key, value)
@@ -204,10 +217,12 @@ func testNewer(t *testing.T, value string) {
 		_, tableErr := l.WatchTable(ctx, "n1", 0, 0)
 		_, gangErr := l.GetGang(ctx, "a")
 		_, epochErr := l.NewEpoch(ctx, lease)
+		_, readErr := l.GetQueues(ctx)
+		_, usageErr := l.PutUsage(ctx, lease, Usage{})
 		_, orderErr := l.PutOrder(ctx, Order{Gang: "a", Kind: OrderPreempt})
 		node := session(t, l.Store(), NodeSession("n1"))
 		for what, err := range map[string]error{
-			"claim": claimErr, "run": runErr, "table": tableErr, "gang": gangErr, "epoch": epochErr, "order": orderErr,
+			"claim": claimErr, "run": runErr, "table": tableErr, "gang": gangErr, "epoch": epochErr, "order": orderErr, "queues": readErr, "usage": usageErr,
 			"unclaim": l.Unclaim(ctx, "n1", id, "alloc"),
 			"member":  l.PutMember(ctx, "a", "r1", Member{Version: Version, Node: "n1"}),
 			"node":    l.PublishNode(ctx, node, inventory("n1", 1)),
@@ -220,6 +235,8 @@ func testNewer(t *testing.T, value string) {
 		_, due := BuildAsk(before, "n1")
 		must.False(t, due, must.Sprint("there is a table, whatever it says"))
 		_, err := l.Commit(ctx, lease, Change{Gang: &Versioned[Gang]{Doc: asked("a", 1, 1)}})
+		must.ErrorIs(t, err, ErrConflict)
+		_, err = l.PutQueues(ctx, Versioned[Queues]{})
 		must.ErrorIs(t, err, ErrConflict)
 		must.EqOp(t, before.Index, load(t, l).Index, must.Sprint("nothing was written"))
 	})

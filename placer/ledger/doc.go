@@ -19,6 +19,8 @@
 //	gangs/<gang>                        leading placer, check-and-set in each transaction about the gang
 //	refusals/<namespace>/<job>          leading placer
 //	orders/<gang>                       operators' commands; the leading placer answers and removes them
+//	queues                              operators' commands, check-and-set
+//	usage                               leading placer
 //	runs/<gang>/<reservation>           rank 0's driver
 //	runs/<gang>/<reservation>/members/<rank>  that member's driver
 package ledger

@@ -248,9 +248,11 @@ type Spec struct {
 	Shape       string      `json:"shape"`  // what a reservation is bound to (jobspecs.Gang.Shape)
 	Priority    int         `json:"priority"`
 	Queue       string      `json:"queue"`
-	NVLink      string      `json:"nvlink"`        // required | preferred
-	Locality    string      `json:"locality"`      // node | <level> | any
-	RelaxAfterS int64       `json:"relax_after_s"` // seconds per level; negative: never
+	NVLink      string      `json:"nvlink"`               // required | preferred
+	Locality    string      `json:"locality"`             // node | <level> | any
+	RelaxAfterS int64       `json:"relax_after_s"`        // seconds per level; negative: never
+	RelaxAuto   bool        `json:"relax_auto,omitempty"` // wider when waiting costs more than the slower run; RelaxAfterS means nothing
+	Comm        string      `json:"comm,omitempty"`       // none | low | high; empty: not known
 	MaxRuntimeS int64       `json:"max_runtime_s,omitempty"`
 }
 

@@ -87,6 +87,12 @@ func (k Keys) Orders() string { return k.root + "orders/" }
 // Order is what an operator has ordered about one gang.
 func (k Keys) Order(gang string) string { return k.Orders() + escape(gang) }
 
+// Queues holds all queues, as an operator has applied them.
+func (k Keys) Queues() string { return k.root + "queues" }
+
+// Usage holds the GPU time that each queue has used.
+func (k Keys) Usage() string { return k.root + "usage" }
+
 // AllRuns is the prefix of all runs.
 func (k Keys) AllRuns() string { return k.root + "runs/" }
 

@@ -3,7 +3,15 @@
 
 package ledger
 
-import "time"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxQueuesBytes is the most that the document of all queues may have.
+const MaxQueuesBytes = 256 << 10
 
 // Queues is the whole tree of queues and what was decided about the policy, as an operator has applied them. A ledger
 // without it has one queue without quota or limit.
@@ -49,4 +57,50 @@ type QueueDefaults struct {
 	NVLink     string `json:"nvlink,omitempty"`
 	Locality   string `json:"locality,omitempty"`
 	RelaxAfter string `json:"relax_after,omitempty"`
+}
+
+// Usage is the GPU time that each queue has used, as the leader writes it now and then.
+type Usage struct {
+	Version   int                `json:"version"`
+	At        time.Time          `json:"at"`          // the moment that the figures are of, by the leader's clock
+	HalfLifeS int64              `json:"half_life_s"` // seconds; by which they are decayed
+	Queues    map[string]float64 `json:"queues"`      // GPU-seconds that its own gangs have held, decayed to At
+}
+
+// GetQueues reads the queues that were applied; ErrNotFound: none ever were.
+func (l *Ledger) GetQueues(ctx context.Context) (Versioned[Queues], error) {
+	return read[Queues](ctx, l.store, l.keys.Queues())
+}
+
+// PutQueues applies queues in place of those that were read (Index 0: none), whole or not at all. ErrConflict: somebody
+// else has applied others meanwhile; ErrTooLarge.
+func (l *Ledger) PutQueues(ctx context.Context, q Versioned[Queues]) (Versioned[Queues], error) {
+	q.Doc.Version = Version
+	value := encode(q.Doc)
+	if len(value) > MaxQueuesBytes {
+		return q, &TooLargeError{What: fmt.Sprintf("the queues have %d bytes; the limit is %d", len(value), MaxQueuesBytes)}
+	}
+	for {
+		changed, err := l.store.Txn(ctx, []Op{{Verb: CAS, Key: l.keys.Queues(), Value: value, Index: q.Index}})
+		if err == nil {
+			return Versioned[Queues]{Doc: q.Doc, Index: changed[0].Index}, nil
+		}
+		if !errors.Is(err, ErrUnknownOutcome) {
+			return q, fmt.Errorf("writing the queues: %w", err)
+		}
+		there, readErr := l.GetQueues(ctx)
+		switch {
+		case readErr == nil && string(encode(there.Doc)) == string(value):
+			return there, nil
+		case readErr != nil && !errors.Is(readErr, ErrNotFound) || !pause(ctx, retryPause):
+			return q, fmt.Errorf("writing the queues: %w", err)
+		}
+	}
+}
+
+// PutUsage writes what queues have used, as the leader.
+func (l *Ledger) PutUsage(ctx context.Context, lease Lease, u Usage) (uint64, error) {
+	u.Version = Version
+	index, err := write(ctx, l.store, l.keys.Usage(), u, lease.guard())
+	return index, leaseError(err, lease)
 }

@@ -39,6 +39,8 @@ type Snapshot struct {
 	Gangs        map[string]Versioned[Gang]
 	Refusals     map[string]Versioned[Refusal] // by "<namespace>/<job>"
 	Orders       map[string]Versioned[Order]   // by gang
+	Queues       Versioned[Queues]             // Index 0: none were applied
+	Usage        Versioned[Usage]              // Index 0: none was written
 	Runs         map[RunID]RunState
 	// Newer are the keys of documents that this build can't read, in order. They are kept as they are, and whatever they
 	// are about counts as taken: a node with one gets no grant, a slot with one is not clear.
@@ -150,6 +152,10 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 		epoch, err := decode[Epoch](entry)
 		s.EpochID = epoch.Doc.ID
 		return err == nil
+	case section == "queues" && rest == "":
+		return keepOne(&s.Queues, entry)
+	case section == "usage" && rest == "":
+		return keepOne(&s.Usage, entry)
 	case section == "nodes" && one:
 		s.NodeSessions[parts[0]] = entry.Session
 		node, err := decodeNode(entry)
@@ -172,6 +178,14 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 		return s.addRun(RunID{Gang: parts[0], Reservation: parts[1]}, parts[2:], entry)
 	}
 	return true
+}
+
+func keepOne[T document](into *Versioned[T], entry Entry) bool {
+	doc, err := decode[T](entry)
+	if err == nil {
+		*into = doc
+	}
+	return err == nil
 }
 
 func keepEntry[T document](into map[string]Versioned[T], name string, entry Entry) bool {

@@ -53,7 +53,7 @@ func (t Tree) Has(queue string) bool {
 // Refusal says in words why a job of a namespace, with a priority, may not be in a queue, with the mend; empty: it may.
 func (t Tree) Refusal(queue, namespace string, priority int) string {
 	if !t.Has(queue) {
-		return fmt.Sprintf("there is no queue %s; set muster_queue to one of those that muster queue list shows, or ask an operator to add it", queue)
+		return fmt.Sprintf("there is no queue %s; 'muster queue list' shows those there are", queue)
 	}
 	if allowed := t.allowed(queue); len(allowed) > 0 && !slices.Contains(allowed, namespace) {
 		return fmt.Sprintf("queue %s takes only jobs of namespace %s, and this one is of namespace %s; %s",
@@ -139,11 +139,20 @@ func Parent(queue string) string { return queue[:max(strings.LastIndexByte(queue
 // Listed are the queues of the file, in its order.
 func (t Tree) Listed() []ledger.Queue { return t.doc.Queues }
 
-// Queues are the queues as the policy knows them, in the order of the file; nobody has used any GPU time yet.
-func (t Tree) Queues() []model.Queue {
-	out := make([]model.Queue, 0, len(t.doc.Queues))
+// Queues are the queues as the policy knows them, in the order of the file, with the GPU time that each has used. The
+// queue "default" is among them where there are any.
+func (t Tree) Queues(used Account) []model.Queue {
+	if len(t.doc.Queues) == 0 {
+		return nil
+	}
+	out := make([]model.Queue, 0, len(t.doc.Queues)+1)
 	for _, q := range t.doc.Queues {
-		out = append(out, model.Queue{Name: q.Name, Quota: q.Quota, Max: q.Max, Weight: q.Weight, Preempt: q.Preempt})
+		out = append(out, model.Queue{
+			Name: q.Name, Quota: q.Quota, Max: q.Max, Weight: q.Weight, Preempt: q.Preempt, GPUSeconds: used.GPUSeconds[q.Name],
+		})
+	}
+	if _, listed := t.queues[jobspecs.DefaultQueue]; !listed {
+		out = append(out, model.Queue{Name: jobspecs.DefaultQueue, GPUSeconds: used.GPUSeconds[jobspecs.DefaultQueue]})
 	}
 	return out
 }
@@ -155,6 +164,11 @@ func (t Tree) Settings() model.Settings {
 		HalfLife: seconds(p.HalfLifeS), MinRuntime: seconds(p.MinRuntimeS), ReclaimAbove: p.ReclaimAbove,
 		Evictions: p.Evictions, AgeBound: seconds(p.AgeBoundS), Defragment: p.Defragment,
 	}
+}
+
+// HalfLife is that of the GPU time that queues have used.
+func (t Tree) HalfLife() time.Duration {
+	return cmp.Or(seconds(t.doc.Policy.HalfLifeS), model.DefaultHalfLife)
 }
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
