@@ -83,6 +83,7 @@ type Action struct {
 	Job     *nomad.Job               // WriteJob
 	Write   nomad.JobWrite           // WriteJob
 	Usage   ledger.Usage             // Account
+	Ran     *ran                     // Close: what the run teaches; nil: nothing
 	// Proposed is a proposal of the policy that is new: gangs that could make room for Gang by moving.
 	Proposed *ledger.Move
 	// Order is what an operator has ordered, in the transaction that does it; of Answer, with the answer.

@@ -30,6 +30,9 @@ func change(s ledger.Snapshot, a Action) (ledger.Change, error) {
 	case Put, Delete, Refuse, ClearRefusal, Ask, Restore, Sweep, DeleteRun, Signal, WriteJob, Answer, EndClaims, DropOrder, Account:
 	}
 	c.Order = a.Order
+	if ran := a.Ran; ran != nil {
+		c = c.Learn(s, ran.id, ran.time, ran.ended)
+	}
 	return c, err
 }
 
@@ -40,6 +43,13 @@ func applied(s ledger.Snapshot, c ledger.Change, index func(node string) uint64)
 		delete(s.Gangs, c.Gang.Doc.Name)
 	} else {
 		s.Gangs[c.Gang.Doc.Name] = *c.Gang
+	}
+	if r := c.RunTime; r != nil {
+		s.RunTimes = maps.Clone(s.RunTimes)
+		s.RunTimes[ledger.RunTimeID{Queue: r.Queue, Namespace: r.Namespace, Job: r.Job}] = ledger.Versioned[ledger.RunTime]{Doc: *r}
+		for _, id := range c.Forgotten {
+			delete(s.RunTimes, id)
+		}
 	}
 	for node, table := range c.Tables {
 		if index != nil {

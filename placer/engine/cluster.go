@@ -157,7 +157,7 @@ func (s step) asked(g ledger.Gang, job *nomad.Job) model.Gang {
 		NVLinkRequired: g.Spec.NVLink == "required", Locality: g.Spec.Locality,
 		RelaxAfter: time.Duration(max(g.Spec.RelaxAfterS, 0)) * time.Second, RelaxNever: g.Spec.RelaxAfterS < 0,
 		MaxRuntime: time.Duration(g.Spec.MaxRuntimeS) * time.Second, Avoid: g.Avoid,
-		Evicted: recentlyEvicted(g, s.now),
+		Evicted: recentlyEvicted(g, s.now), Expected: s.Ledger.RunTimes[runTimeID(g)].Doc.Typical(),
 	}
 	out.RelaxAuto, out.Comm = g.Spec.RelaxAuto, model.Comm(g.Spec.Comm)
 	if g.NotBefore != nil {

@@ -94,7 +94,7 @@ func (s step) liveHolding(g ledger.Gang) (Action, bool) {
 	}
 	w, how, why := s.owner(g)
 	if closing, some := s.mustClose(g, members, w, how, why); some {
-		return Action{Kind: Close, What: closing.Why.Code, Gang: closing}, true
+		return Action{Kind: Close, What: closing.Why.Code, Gang: closing, Ran: s.ran(g, closing)}, true
 	}
 	if how == owns && w.job.Version != g.JobVersion {
 		return s.put(putVersion, withSpec(g, w))

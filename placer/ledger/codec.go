@@ -24,6 +24,7 @@ func (d Order) version() int     { return d.Version }
 func (d Queues) version() int    { return d.Version }
 func (d Usage) version() int     { return d.Version }
 func (d Run) version() int       { return d.Version }
+func (d RunTime) version() int   { return d.Version }
 func (d Member) version() int    { return d.Version }
 
 // decode reads a document. One of another version, or that can't be read at all, is ErrNewerVersion: either way it says

@@ -29,6 +29,8 @@ type Change struct {
 	Tables     map[string]Versioned[SlotTable] // by node: new content, and the index it was read at
 	Claims     []NodeSlot                      // claims to delete, with slots that a person vouches for
 	Order      *Versioned[Order]               // carried out by this, and deleted; nil: none
+	RunTime    *RunTime                        // learned by this, see Learn; nil: nothing
+	Forgotten  []RunTimeID                     // run times that make room for that one
 }
 
 // Commit makes a change in one transaction, provided that the lease still holds and that neither the gang nor any of
@@ -92,6 +94,9 @@ func (l *Ledger) changeOps(lease Lease, c Change) ([]Op, error) {
 	}
 	if c.Order != nil && len(ops) < MaxOps-1 { // else the leader sees by itself later that it was carried out
 		ops = append(ops, l.takeOrder(*c.Order)...)
+	}
+	if more := slices.Concat(ops, l.runTimeOps(c)); len(more) <= MaxOps && bodyBytes(more) <= MaxBodyBytes {
+		ops = more // else this run teaches nothing
 	}
 	bytes := bodyBytes(ops)
 	large := func(format string, args ...any) error {

@@ -93,6 +93,11 @@ func (k Keys) Queues() string { return k.root + "queues" }
 // Usage holds the GPU time that each queue has used.
 func (k Keys) Usage() string { return k.root + "usage" }
 
+// RunTime is how long gangs of one job name in one queue have run.
+func (k Keys) RunTime(id RunTimeID) string {
+	return k.root + "runtimes/" + escape(id.Queue) + "/" + escape(id.Namespace) + "/" + escape(id.Job)
+}
+
 // AllRuns is the prefix of all runs.
 func (k Keys) AllRuns() string { return k.root + "runs/" }
 

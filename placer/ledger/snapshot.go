@@ -42,6 +42,7 @@ type Snapshot struct {
 	Queues       Versioned[Queues]             // Index 0: none were applied
 	Usage        Versioned[Usage]              // Index 0: none was written
 	Runs         map[RunID]RunState
+	RunTimes     map[RunTimeID]Versioned[RunTime]
 	// Newer are the keys of documents that this build can't read, in order. They are kept as they are, and whatever they
 	// are about counts as taken: a node with one gets no grant, a slot with one is not clear.
 	Newer []string
@@ -88,7 +89,7 @@ func (l *Ledger) snapshot(listing Listing) Snapshot {
 		Nodes: map[string]Versioned[Node]{}, NodeSessions: map[string]string{}, Health: map[string]Versioned[Health]{},
 		Tables: map[string]Versioned[SlotTable]{}, Claims: map[string]map[SlotID]Versioned[Claim]{}, Acks: map[string]Versioned[Ack]{},
 		Gangs: map[string]Versioned[Gang]{}, Refusals: map[string]Versioned[Refusal]{},
-		Orders: map[string]Versioned[Order]{}, Runs: map[RunID]RunState{},
+		Orders: map[string]Versioned[Order]{}, Runs: map[RunID]RunState{}, RunTimes: map[RunTimeID]Versioned[RunTime]{},
 	}
 	for _, entry := range listing.Entries {
 		s.indexes[entry.Key] = entry.Index
@@ -174,6 +175,12 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 		return keepEntry(s.Refusals, parts[0]+"/"+parts[1], entry)
 	case section == "orders" && one:
 		return keepEntry(s.Orders, parts[0], entry)
+	case section == "runtimes" && len(parts) == 3:
+		doc, err := decode[RunTime](entry)
+		if err == nil {
+			s.RunTimes[RunTimeID{Queue: parts[0], Namespace: parts[1], Job: parts[2]}] = doc
+		}
+		return err == nil
 	case section == "runs" && len(parts) >= 2:
 		return s.addRun(RunID{Gang: parts[0], Reservation: parts[1]}, parts[2:], entry)
 	}
