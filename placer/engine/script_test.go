@@ -395,7 +395,11 @@ func (w *world) waits() string {
 		if o := g.Outlook; o != nil {
 			fmt.Fprintf(&b, "; position %d", o.Position)
 			if p := o.Planned; p != nil {
-				fmt.Fprintf(&b, ", planned in %s on %v, sure %t", p.At.Sub(w.now), p.Nodes, p.Sure)
+				in := "some day"
+				if !p.At.IsZero() {
+					in = "in " + p.At.Sub(w.now).String()
+				}
+				fmt.Fprintf(&b, ", planned %s on %v, sure %t", in, p.Nodes, p.Sure)
 			}
 		}
 		b.WriteByte('\n')

@@ -217,8 +217,8 @@ const MaxPlannedNodes = 24
 
 // Planned is a start that is kept free for a gang.
 type Planned struct {
-	At        time.Time `json:"at"`
-	Nodes     []string  `json:"nodes"` // at most MaxPlannedNodes
+	At        time.Time `json:"at,omitzero"` // zero: as soon as the nodes are free, and nobody knows when
+	Nodes     []string  `json:"nodes"`       // at most MaxPlannedNodes
 	MoreNodes int       `json:"more_nodes,omitempty"`
 	Sure      bool      `json:"sure,omitempty"` // it follows from stated run times alone, not from estimates
 }
