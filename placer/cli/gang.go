@@ -125,6 +125,7 @@ func (v gangView) text(now time.Time) string {
 	if g.Why != nil {
 		rows = append(rows, []string{"Reason", "= " + g.Why.Text})
 	}
+	rows = append(rows, outlookRows(g, now)...)
 	if g.Failures > 0 {
 		rows = append(rows, []string{"Failures", fmt.Sprintf("= %d in a row", g.Failures)})
 	}
@@ -152,9 +153,11 @@ func (v gangView) text(now time.Time) string {
 	return text + "\n\n" + table(members)
 }
 
-// next says what a closing gang will be when its nodes have acknowledged.
+// next says what a closing gang will be when its nodes have acknowledged, and who gets what it holds.
 func next(g ledger.Gang) string {
 	switch {
+	case g.FreedFor != "":
+		return fmt.Sprintf(", then %s; gang %s gets its GPUs", g.After, g.FreedFor)
 	case g.State != ledger.GangClosing:
 		return ""
 	case g.After == "":

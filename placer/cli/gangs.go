@@ -69,7 +69,7 @@ func (l gangList) text(now time.Time) string {
 	for _, g := range l.Gangs {
 		rows = append(rows, []string{
 			g.Name, string(g.State), age(now, g.Since), shape(g.Spec), strconv.Itoa(g.Spec.GPUs()), g.Spec.Queue,
-			jobName(g.Namespace, g.Job), reasonText(g.Why),
+			jobName(g.Namespace, g.Job), waitText(g, now),
 		})
 	}
 	for _, r := range l.Refusals {

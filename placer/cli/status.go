@@ -38,10 +38,17 @@ type statusView struct {
 	Nomad       nomadStatus      `json:"nomad"`
 	Nodes       []nodeStatus     `json:"nodes"`
 	GPUs        []modelStatus    `json:"gpus"`
-	Gangs       map[string]int   `json:"gangs"`   // by state
-	Waiting     []ledger.Gang    `json:"waiting"` // those that have waited longest
+	Gangs       map[string]int   `json:"gangs"`     // by state
+	Waiting     []ledger.Gang    `json:"waiting"`   // those that have waited longest
+	Proposals   []proposal       `json:"proposals"` // by the names of the gangs
 	Refusals    []ledger.Refusal `json:"refusals"`
 	Orders      []ledger.Order   `json:"orders"` // that no placer has taken yet
+}
+
+// proposal is what could be done for a gang that waits.
+type proposal struct {
+	Gang string      `json:"gang"`
+	Move ledger.Move `json:"move"`
 }
 
 // nomadStatus is how Nomad answers this command.
@@ -100,7 +107,7 @@ func (c *StatusCommand) Run(args []string) int {
 func viewStatus(s ledger.Snapshot, region string) *statusView {
 	v := &statusView{
 		Region: region, Leader: s.Leader, Epoch: s.EpochID, Rebuilding: []string{}, Newer: append([]string{}, s.Newer...),
-		Nodes: []nodeStatus{}, GPUs: []modelStatus{}, Gangs: map[string]int{}, Waiting: []ledger.Gang{}, Orders: []ledger.Order{},
+		Nodes: []nodeStatus{}, GPUs: []modelStatus{}, Gangs: map[string]int{}, Waiting: []ledger.Gang{}, Proposals: []proposal{}, Orders: []ledger.Order{},
 	}
 	if s.Leader != "" && !s.LeaderSince.IsZero() {
 		v.LeaderSince = &s.LeaderSince
@@ -124,8 +131,12 @@ func viewStatus(s ledger.Snapshot, region string) *statusView {
 		v.Gangs[string(g.State)]++
 		if g.State == ledger.GangWaiting {
 			v.Waiting = append(v.Waiting, g)
+			if g.Outlook != nil && g.Outlook.Move != nil {
+				v.Proposals = append(v.Proposals, proposal{Gang: g.Name, Move: *g.Outlook.Move})
+			}
 		}
 	}
+	slices.SortFunc(v.Proposals, func(a, b proposal) int { return strings.Compare(a.Gang, b.Gang) })
 	slices.SortStableFunc(v.Waiting, func(a, b ledger.Gang) int { return a.Since.Compare(b.Since) })
 	v.Waiting = v.Waiting[:min(mostWaiting, len(v.Waiting))]
 	for _, name := range slices.Sorted(maps.Keys(s.Orders)) {
@@ -233,6 +244,9 @@ func (v *statusView) text(now time.Time) string {
 	add("", v.gpuRows())
 	add("", v.closedNodeRows())
 	add("Waiting longest:\n", waitingRows(v.Waiting, now))
+	for _, p := range v.Proposals {
+		parts = append(parts, fmt.Sprintf("Proposal for gang %s: %s", p.Gang, moveText(p.Move)))
+	}
 	add("Refused:\n", refusedRows(v.Refusals, now))
 	for _, o := range v.Orders {
 		parts = append(parts, fmt.Sprintf("Not taken yet: order to %s gang %s, given by %s %s ago", o.Kind, o.Gang, o.By, age(now, o.At)))
@@ -337,7 +351,7 @@ func (v *statusView) closedNodeRows() [][]string {
 func waitingRows(gangs []ledger.Gang, now time.Time) [][]string {
 	rows := [][]string{{"Gang", "For", "GPUs", "Queue", "Reason"}}
 	for _, g := range gangs {
-		rows = append(rows, []string{g.Name, age(now, g.Since), strconv.Itoa(g.Spec.GPUs()), g.Spec.Queue, reasonText(g.Why)})
+		rows = append(rows, []string{g.Name, age(now, g.Since), strconv.Itoa(g.Spec.GPUs()), g.Spec.Queue, waitText(g, now)})
 	}
 	return rows
 }
