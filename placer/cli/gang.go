@@ -22,6 +22,8 @@ type gangView struct {
 	Gang    ledger.Gang  `json:"gang"`
 	Run     *ledger.Run  `json:"run,omitempty"`
 	Members []memberView `json:"members"`
+	// Refused are other jobs that have asked for the gang's name.
+	Refused []ledger.Refusal `json:"refused,omitempty"`
 }
 
 // memberView is one member: its slot, who claimed it and how it runs.
@@ -54,15 +56,38 @@ func (c *GangCommand) Run(args []string) int {
 	return c.show("gang", c, args, 1, func(s ledger.Snapshot, _ string, names []string) (view, error) {
 		doc, ok := s.Gangs[names[0]]
 		if !ok {
-			return nil, fmt.Errorf("no gang named %q; 'muster gangs' lists all", names[0])
+			return nil, noGang(s, names[0])
 		}
 		return viewGang(s, doc.Doc), nil
 	})
 }
 
+// noGang says why there is no such gang: a job that asked for it was refused, or nobody knows of it.
+func noGang(s ledger.Snapshot, name string) error {
+	for _, r := range listGangs(s).Refusals {
+		if r.Gang == name || r.Job == name {
+			return fmt.Errorf("no gang named %q: job %s %s", name, jobName(r.Namespace, r.Job), refusedText(r))
+		}
+	}
+	return fmt.Errorf("no gang named %q; 'muster gangs' lists all", name)
+}
+
+// refusedText is "was refused: ...", for a job that may have been stopped for it.
+func refusedText(r ledger.Refusal) string {
+	if r.Ended {
+		return "was refused and stopped: " + r.Why.Text
+	}
+	return "was refused: " + r.Why.Text
+}
+
 // viewGang joins what the ledger's documents say about one gang.
 func viewGang(s ledger.Snapshot, g ledger.Gang) gangView {
 	view := gangView{Gang: g, Members: []memberView{}}
+	for _, r := range listGangs(s).Refusals {
+		if r.Gang == g.Name && (r.Namespace != g.Namespace || r.Job != g.Job) {
+			view.Refused = append(view.Refused, r)
+		}
+	}
 	if g.Reservation == nil {
 		return view
 	}
@@ -138,6 +163,9 @@ func (v gangView) text(now time.Time) string {
 	}
 	if r := g.LastRun; r != nil {
 		rows = append(rows, []string{"Last run", fmt.Sprintf("= %s %s ago: %s", r.Result, age(now, r.Ended), r.Reason.Text)})
+	}
+	for _, r := range v.Refused {
+		rows = append(rows, []string{"Beside it", fmt.Sprintf("= job %s %s", jobName(r.Namespace, r.Job), refusedText(r))})
 	}
 	text := table(rows)
 	if len(v.Members) == 0 {

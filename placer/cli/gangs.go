@@ -74,10 +74,18 @@ func (l gangList) text(now time.Time) string {
 	}
 	for _, r := range l.Refusals {
 		rows = append(rows, []string{
-			dash(r.Gang), "refused", age(now, r.At), "-", "-", "-", jobName(r.Namespace, r.Job), r.Why.Text,
+			dash(r.Gang), refusedState(r), age(now, r.At), "-", "-", "-", jobName(r.Namespace, r.Job), r.Why.Text,
 		})
 	}
 	return table(rows)
+}
+
+// refusedState tells refused jobs that were stopped from those that wait to be mended.
+func refusedState(r ledger.Refusal) string {
+	if r.Ended {
+		return "stopped"
+	}
+	return "refused"
 }
 
 // shape is "4 x 8", or "1 x 1 + 8 x 8" for several groups: members x GPUs of each.

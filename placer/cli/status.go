@@ -126,7 +126,7 @@ func viewStatus(s ledger.Snapshot, region string) *statusView {
 		}
 	}
 	list := listGangs(s)
-	v.Refusals = list.Refusals
+	v.Refusals = slices.DeleteFunc(list.Refusals, func(r ledger.Refusal) bool { return r.Ended }) // those are dealt with
 	for _, g := range list.Gangs {
 		v.Gangs[string(g.State)]++
 		if g.State == ledger.GangWaiting {

@@ -131,6 +131,9 @@ func (l *leader) logAction(a Action) {
 	case Delete:
 		l.Logger.Info("forgotten", "gang", g.Name, "reason", a.What)
 	case Refuse:
+		if a.Refusal.Ended {
+			return // the next step ends the job, and says so
+		}
 		l.Logger.Info("refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace, "reason", a.Refusal.Why.Text)
 	case ClearRefusal:
 		l.Logger.Info("no longer refused", "job", a.Refusal.Job, "namespace", a.Refusal.Namespace)
@@ -250,7 +253,7 @@ func (l *leader) announce(a Action, state nomad.State) {
 	}
 	id, text := jobOf(a.Gang), ""
 	switch {
-	case a.Kind == Refuse:
+	case a.Kind == Refuse && !a.Refusal.Ended:
 		id, text = nomad.JobID{Namespace: a.Refusal.Namespace, ID: a.Refusal.Job}, "Muster refused the gang: "+a.Refusal.Why.Text
 	case a.Kind == Put && a.What == putReason:
 		text = "The gang waits: " + a.Gang.Why.Text
@@ -260,6 +263,8 @@ func (l *leader) announce(a Action, state nomad.State) {
 		text = "The gang has failed: " + a.Gang.Why.Text
 	case a.Kind == WriteJob && a.What == endSecond:
 		id, text = a.Job.ID, fmt.Sprintf("Muster stops the job: it would take the slots of gang %s, which belongs to job %s", a.Gang.Name, a.Gang.Job)
+	case a.Kind == WriteJob && a.What == endTaker:
+		id, text = a.Job.ID, "Muster stops the job: it names no gang, so it would take the slots of any"
 	default:
 		return
 	}

@@ -153,11 +153,11 @@ func (s step) refuse(wanted map[string]ledger.Refusal) []Action {
 	for _, key := range slices.Sorted(maps.Keys(wanted)) {
 		next := wanted[key]
 		have, found := s.Ledger.Refusals[key]
-		next.At = have.Doc.At
+		next.At, next.Ended = have.Doc.At, have.Doc.Ended
 		if found && have.Doc == next {
 			continue
 		}
-		next.At = s.now
+		next.At, next.Ended = s.now, false
 		actions = append(actions, Action{Kind: Refuse, Refusal: next})
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Ledger.Refusals)) {
@@ -165,11 +165,17 @@ func (s step) refuse(wanted map[string]ledger.Refusal) []Action {
 			continue
 		}
 		have := s.Ledger.Refusals[key].Doc
-		if s.known(nomad.JobID{Namespace: have.Namespace, ID: have.Job}) {
+		if s.known(nomad.JobID{Namespace: have.Namespace, ID: have.Job}) && !s.endedFor(have) {
 			actions = append(actions, Action{Kind: ClearRefusal, Refusal: have})
 		}
 	}
 	return actions
+}
+
+// endedFor says whether a job stands stopped as it was for its refusal, which is still to be read then.
+func (s step) endedFor(r ledger.Refusal) bool {
+	job := s.Nomad.Jobs[nomad.JobID{Namespace: r.Namespace, ID: r.Job}]
+	return r.Ended && job != nil && job.Stopped && job.CreateIndex == r.CreateIndex && job.Version <= r.JobVersion+1
 }
 
 // known says whether Nomad has said what became of a job.

@@ -35,7 +35,14 @@ func (s step) jobWrites() []Action {
 		add(s.halfReset(s.wants[id].job))
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Ledger.Refusals)) {
-		add(s.taker(s.Ledger.Refusals[key].Doc))
+		refusal := s.Ledger.Refusals[key].Doc
+		stop, due := s.taker(refusal)
+		if due && !refusal.Ended { // first, so that the reason outlives the job
+			refusal.Ended = true
+			actions = append(actions, Action{Kind: Refuse, Refusal: refusal})
+			continue
+		}
+		add(stop, due)
 	}
 	return actions
 }

@@ -331,6 +331,7 @@ type Refusal struct {
 	Gang        string    `json:"gang,omitempty"`
 	Why         Reason    `json:"why"`
 	At          time.Time `json:"at"`
+	Ended       bool      `json:"ended,omitempty"` // the job is stopped for it; it stays to be read until the job is gone or runs again
 }
 
 // OrderKind is what an operator orders.
