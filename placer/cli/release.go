@@ -31,9 +31,11 @@ type keptSlot struct {
 	Slot   ledger.Slot `json:"slot"`
 	Node   string      `json:"node"`
 	Silent bool        `json:"silent"` // the node's device plugin holds no session
-	Left   bool        `json:"left"`   // no gang holds it any more
-	Why    string      `json:"why"`    // empty: nothing, it goes by itself
-	index  []string
+	// Unheard says that the node has not answered the leading placer since that took the lead.
+	Unheard bool   `json:"unheard"`
+	Left    bool   `json:"left"` // no gang holds it any more
+	Why     string `json:"why"`  // empty: nothing, it goes by itself
+	index   []string
 }
 
 // Synopsis is one line for the list of commands.
@@ -52,7 +54,9 @@ Usage: muster release [options] <gang>
 
   Slots go by themselves as soon as their nodes say that nothing uses them. With
   -force they go although a node does not: look at the list first. Whoever gets
-  these GPUs next shares them with what is still there.
+  these GPUs next shares them with what is still there. A node that does not
+  answer is granted nothing before it does; what it still has of the gang then
+  comes back as closing.
 
 Release Options:
 
@@ -140,7 +144,7 @@ func (c *ReleaseCommand) release(l *ledger.Ledger, v releaseView, asJSON bool) i
 		}
 	}
 	if !asJSON {
-		c.UI.Output(fmt.Sprintf("Released: %s of gang %s", countOf(len(v.Slots), "slot"), v.name))
+		c.UI.Output(fmt.Sprintf("Released: %s of gang %s", countOf(len(v.Slots), "slot"), v.name) + v.unheard())
 	}
 	return exitDone
 }
@@ -158,7 +162,7 @@ func viewRelease(s ledger.Snapshot, name string) (releaseView, error) {
 				continue
 			}
 			v.Slots = append(v.Slots, keptSlot{
-				Slot: slot, Node: node, Silent: s.NodeSessions[node] == "", Why: s.Keeps(node, slot),
+				Slot: slot, Node: node, Silent: s.NodeSessions[node] == "", Unheard: s.Unheard(node), Why: s.Keeps(node, slot),
 				Left:  g.Doc.Reservation == nil || g.Doc.Reservation.ID != slot.Reservation,
 				index: gpuIndexes(s.Nodes[node].Doc, slot.GPUs),
 			})
@@ -195,11 +199,29 @@ func (v releaseView) text(now time.Time) string {
 	return head + "\n\n" + table(rows)
 }
 
+// unheard says what a release leaves open on nodes that have not answered; empty: nothing.
+func (v releaseView) unheard() string {
+	nodes := map[string]bool{}
+	for _, kept := range v.Slots {
+		if kept.Unheard {
+			nodes[kept.Node] = true
+		}
+	}
+	if len(nodes) == 0 {
+		return ""
+	}
+	return "\nNothing is granted on " + strings.Join(slices.Sorted(maps.Keys(nodes)), ", ") +
+		" before the leading placer has an answer; what is still there of the gang then comes back as closing"
+}
+
 // why is what keeps a slot, in words.
 func (k keptSlot) why() string {
 	text := cmp.Or(k.Why, "nothing: it goes by itself")
 	if k.Silent {
 		text += "; the node is silent, this is the last that is known"
+	}
+	if k.Unheard {
+		text += "; the node has not answered the leading placer"
 	}
 	if k.Left {
 		text += "; left behind, no gang holds it"
