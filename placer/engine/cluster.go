@@ -53,6 +53,17 @@ func (s step) sites() map[string]*site {
 	return out
 }
 
+// nodeNames are the names of the ledger's nodes by Nomad node ID; of two with one ID it is the first by name.
+func (v View) nodeNames() map[string]string {
+	names := make(map[string]string, len(v.Ledger.Nodes))
+	for name, n := range v.Ledger.Nodes {
+		if known, taken := names[n.Doc.NodeID]; !taken || name < known {
+			names[n.Doc.NodeID] = name
+		}
+	}
+	return names
+}
+
 // usable are the GPUs of a node that a slot could ever hold. A GPU whose health nobody has written counts as healthy, and
 // one that is only busy will be.
 func usable(n ledger.Node, written ledger.Health) gpu.Set {

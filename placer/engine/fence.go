@@ -76,10 +76,18 @@ func (s step) bornAnew(members []member) (text string, some bool) {
 			return fmt.Sprintf("node %s was started anew", m.node), true
 		}
 		if a := m.alloc(); a != nil && !a.Terminal() && a.NodeID != n.Doc.NodeID {
-			return fmt.Sprintf("the Nomad client of node %s has lost its data and registered anew", m.node), true
+			return fmt.Sprintf("the Nomad client of node %s has lost its data and registered anew", m.node) + m.leftAlone(), true
 		}
 	}
 	return "", false
+}
+
+// leftAlone says what a person must do about a task whose Nomad client has forgotten it; empty: its driver ends it.
+func (m member) leftAlone() string {
+	if m.group.Driver == driverMuster || m.claim == nil {
+		return ""
+	}
+	return fmt.Sprintf("; nobody ends its %s task there any more: end its processes, which 'muster release' lists", m.group.Driver)
 }
 
 // beyond says whether nobody can say any more how an allocation fares: its node is fenced, or is gone for Nomad while its
@@ -89,10 +97,8 @@ func (s step) beyond(a *nomad.Alloc) bool {
 	if node == nil {
 		return false
 	}
-	for name, inventory := range s.Ledger.Nodes {
-		if inventory.Doc.NodeID == a.NodeID {
-			return s.fenced(name)
-		}
+	if name, known := s.names[a.NodeID]; known {
+		return s.fenced(name)
 	}
 	_, known := s.Ledger.Nodes[node.Name]
 	return known && s.Ledger.NodeSessions[node.Name] != "" && node.Status != structs.NodeStatusReady

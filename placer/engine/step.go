@@ -21,6 +21,7 @@ type step struct {
 	tree   queues.Tree
 	wants  map[nomad.JobID]want
 	allocs map[nomad.JobID][]*nomad.Alloc // of those jobs
+	names  map[string]string              // of the ledger's nodes, by Nomad node ID
 	freeze *ledger.Reason                 // why the ledger may not be the whole truth yet; nil: it is
 }
 
@@ -33,7 +34,7 @@ func (r Rules) Step(v View, now time.Time) []Action {
 	if hearing := s.hear(); len(hearing) > 0 {
 		return hearing // and the next step decides on what was heard
 	}
-	s.wants = r.wants(v, s.tree)
+	s.wants, s.names = r.wants(v, s.tree), v.nodeNames()
 	s.allocs = allocsOf(v.Nomad, s.wants)
 	s.freeze = s.frozen()
 
