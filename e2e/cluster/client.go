@@ -118,7 +118,7 @@ func (c *Cluster) prepareClient(node Node) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("device nodes of node %s: %w", node.Name, err)
 	}
-	if err := node.Machine.WriteFile(client.machineFile()); err != nil {
+	if err := node.Machine.Of(string(c.Mark)).WriteFile(client.machineFile()); err != nil {
 		return nil, fmt.Errorf("machine of node %s: %w", node.Name, err)
 	}
 	if client.GPUs, err = fakenvml.NewControl(client.controlFile()); err != nil {

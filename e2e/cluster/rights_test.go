@@ -33,9 +33,23 @@ func TestConsulPoliciesAreLeast(t *testing.T) {
 			_, err := book.GetGang(ctx, filled.gang)
 			return err
 		},
+		"operator": func(ctx context.Context, book *ledger.Ledger) error {
+			_, err := book.GetGang(ctx, filled.gang)
+			order, putErr := book.PutOrder(ctx, ledger.Order{Version: ledger.Version, Gang: filled.gang, Kind: ledger.OrderPreempt})
+			withdrawn, withdrawErr := book.WithdrawOrder(ctx, order)
+			if !withdrawn {
+				err = errors.Join(err, errors.New("the order is not withdrawn"))
+			}
+			return errors.Join(err, putErr, withdrawErr)
+		},
 	} {
 		rules, err := Policy("consul-" + part)
 		must.NoError(t, err)
+		if part == "operator" { // has the policy of users besides
+			users, err := Policy("consul-user")
+			must.NoError(t, err)
+			rules += "\n\n" + users
+		}
 		blocks := ruleBlocks(rules)
 		t.Run(part, func(t *testing.T) {
 			must.NoError(t, try(t, c, time.Minute, blocks, work))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nomad-muster/muster/driver/gpu"
 )
@@ -61,6 +62,15 @@ func (m Machine) UUIDs() []string {
 		uuids[i] = m.GPUs[i].UUID
 	}
 	return uuids
+}
+
+// Of is the same machine with GPUs of its own: clusters on one computer must not take each other's for theirs.
+func (m Machine) Of(cluster string) Machine {
+	m.GPUs = slices.Clone(m.GPUs)
+	for i := range m.GPUs {
+		m.GPUs[i].UUID = uuid(cluster+"/"+m.GPUs[i].UUID, i)
+	}
+	return m
 }
 
 // WriteFile writes the machine file, whole or not at all.

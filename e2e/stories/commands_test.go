@@ -5,7 +5,6 @@ package stories
 
 import (
 	"errors"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -18,17 +17,47 @@ import (
 // musterFails runs a muster command that must end with an exit code, and returns what it printed.
 func (s *stage) musterFails(code int, args ...string) string {
 	s.t.Helper()
-	output, err := s.MusterCommand(s.ctx, args...)
-	var exit *exec.ExitError
-	must.True(s.t, errors.As(err, &exit), must.Sprintf("muster %s: %v\n%s", strings.Join(args, " "), err, output))
-	must.EqOp(s.t, code, exit.ExitCode(), must.Sprint(output))
-	return output
+	ended := s.startMuster(args...)
+	return ended(code)
+}
+
+// startMuster begins a muster command, and returns what waits for its end with an exit code and returns what it printed.
+func (s *stage) startMuster(args ...string) (ended func(code int) string) {
+	type end struct {
+		output string
+		err    error
+	}
+	done := make(chan end, 1)
+	go func() {
+		output, err := s.MusterCommand(s.ctx, args...)
+		done <- end{output, err}
+	}()
+	return func(code int) string {
+		s.t.Helper()
+		var e end
+		s.await("muster "+strings.Join(args, " ")+" to end", 3*(startWithin+endWithin), func() (bool, string) {
+			select {
+			case e = <-done:
+				return true, ""
+			default:
+				return false, "it goes on"
+			}
+		})
+		got := 0
+		if exit := (&exec.ExitError{}); errors.As(e.err, &exit) {
+			got = exit.ExitCode()
+		} else {
+			must.NoError(s.t, e.err)
+		}
+		must.EqOp(s.t, code, got, must.Sprintf("muster %s:\n%s", strings.Join(args, " "), e.output))
+		return e.output
+	}
 }
 
 // runArgs are the arguments of muster run for a gang of jobs/gang.nomad.hcl.
 func (s *stage) runArgs(name string, vars ...string) []string {
-	args := []string{"run", "-var", "gang=" + name, "-var", "gpus=1", "-var", "program=" + s.TestProgram()}
-	for _, v := range vars {
+	args := []string{"run"}
+	for _, v := range append([]string{"gang=" + name, "gpus=1", "program=" + s.TestProgram()}, vars...) {
 		args = append(args, "-var", v)
 	}
 	return append(args, filepath.Join("jobs", "gang.nomad.hcl"))
@@ -37,8 +66,7 @@ func (s *stage) runArgs(name string, vars ...string) []string {
 // runsToTheEnd: muster run shows why a gang waits, where it starts, what rank 0 prints, and its end, and says by its exit
 // code which it was.
 func runsToTheEnd(s *stage) {
-	output, err := s.MusterCommand(s.ctx, s.runArgs("followed", "count=2", `args=["-for", "2s"]`)...)
-	must.NoError(s.t, err)
+	output := s.startMuster(s.runArgs("followed", "count=2", `args=["-for", "2s"]`)...)(0)
 	must.StrContains(s.t, output, "submitted job followed (version 0): gang followed: 2 members x 1 GPU = 2")
 	must.StrContains(s.t, output, "granted: ranks 0-1 on n")
 	must.StrContains(s.t, output, "gang followed rank 0 of 2, generation 1: 1 GPUs open\n")
@@ -54,14 +82,10 @@ func runsToTheEnd(s *stage) {
 	faulty := s.musterFails(2, s.runArgs("7", "count=1")...)
 	must.StrContains(s.t, faulty, "error: ")
 
-	ended := make(chan string, 1)
-	go func() {
-		output, err := s.MusterCommand(s.ctx, "run", "-follow", "-all", "owner")
-		ended <- fmt.Sprintf("%s%v", output, err)
-	}()
+	ended := s.startMuster("run", "-follow", "-all", "owner")
 	release()
 	s.awaitFinished("owner", endWithin)
-	must.StrContains(s.t, <-ended, "gang owner has finished\n<nil>")
+	must.StrContains(s.t, ended(0), "gang owner has finished\n")
 
 	s.submitUntil(gang{name: "stopped", count: 1, gpus: 1})
 	s.awaitWhole("stopped", 1, startWithin)

@@ -4,11 +4,15 @@
 package stories
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	nomad "github.com/hashicorp/nomad/api"
 	"github.com/shoenig/test/must"
@@ -23,6 +27,7 @@ func TestRights(t *testing.T) {
 	c := startCluster(t, cluster.Config{Name: "rights", Nodes: cluster.FourNodes()[:2], ACL: true})
 	tell(t, c, func(s *stage) {
 		waitsChecksAndFinishes(s)
+		everyRightIsUsed(s)
 		missesSubmitJob(s)
 	})
 }
@@ -56,6 +61,106 @@ func waitsChecksAndFinishes(s *stage) {
 	s.awaitFinished("allowed", endWithin)
 	s.evaluate("allowed") // Nomad would run it again, but the placer has the right to end it
 	s.awaitOver("allowed")
+}
+
+// everyRightIsUsed: what the placer and the device plugins ask of Nomad works with their policies, and each right that is
+// taken out ends some of it.
+func everyRightIsUsed(s *stage) {
+	release := s.submitUntil(gang{name: "probe", count: 1, gpus: 1, more: map[string]string{"driver": "raw_exec"}})
+	s.awaitWhole("probe", 1, startWithin)
+	alloc := slices.Collect(maps.Keys(s.awaitKnown("probe", 1)))[0]
+	node := s.nodeIDOf(alloc)
+	job, _, err := s.Nomad.Jobs().Info("probe", nil)
+	must.NoError(s.t, err)
+	const all = "*" // namespaces
+	placer := map[string]func(c *nomad.Client) error{
+		`"list-jobs",`: func(c *nomad.Client) error {
+			jobs, _, err := c.Jobs().List(&nomad.QueryOptions{Namespace: all})
+			return someOf(jobs, err)
+		},
+		`"read-job",`: func(c *nomad.Client) error {
+			allocs, _, err := c.Allocations().List(&nomad.QueryOptions{Namespace: all})
+			_, _, infoErr := c.Jobs().Info("probe", nil)
+			return errors.Join(someOf(allocs, err), infoErr)
+		},
+		`"scale-job",`: func(c *nomad.Client) error {
+			_, _, err := c.Jobs().Scale("probe", "worker", nil, "a message", false, nil, nil)
+			return err
+		},
+		`"alloc-lifecycle",`: func(c *nomad.Client) error {
+			return c.Allocations().Signal(&nomad.Allocation{ID: alloc, NodeID: node}, nil, "train", "SIGCONT")
+		},
+		`"submit-job",`: func(c *nomad.Client) error {
+			_, _, err := c.Jobs().Register(job, nil)
+			return err
+		},
+		"node {\n  policy = \"read\"": func(c *nomad.Client) error {
+			nodes, _, err := c.Nodes().List(nil)
+			return someOf(nodes, err)
+		},
+	}
+	s.checkRights("nomad-placer", placer)
+	s.checkRights("nomad-device", map[string]func(c *nomad.Client) error{
+		`"read-job"`: func(c *nomad.Client) error {
+			allocs, _, err := c.Nodes().Allocations(node, nil)
+			return someOf(allocs, err)
+		},
+		"node {\n  policy = \"read\"": func(c *nomad.Client) error {
+			_, _, err := c.Nodes().Allocations(node, nil)
+			return err
+		},
+		"agent {\n  policy = \"read\"": func(c *nomad.Client) error {
+			_, err := c.Agent().Self()
+			return err
+		},
+	})
+	release()
+	s.awaitOver("probe")
+}
+
+// someOf is an error where nothing is listed: Nomad leaves out what its reader may not see.
+func someOf[T any](list []T, err error) error {
+	if err == nil && len(list) == 0 {
+		return errors.New("nothing is listed")
+	}
+	return err
+}
+
+func (s *stage) nodeIDOf(alloc string) string {
+	s.t.Helper()
+	info, _, err := s.Nomad.Allocations().Info(alloc, nil)
+	must.NoError(s.t, err)
+	return info.NodeID
+}
+
+// checkRights tries requests with a policy, and each once more when the right that it is listed with is taken out.
+func (s *stage) checkRights(policy string, requests map[string]func(c *nomad.Client) error) {
+	s.t.Helper()
+	rules, err := cluster.Policy(policy)
+	must.NoError(s.t, err)
+	whole := s.clientWith(policy, rules)
+	for right, request := range requests {
+		must.StrContains(s.t, rules, right)
+		must.NoError(s.t, request(whole), must.Sprintf("with %s", policy))
+		less := strings.Replace(rules, right, "", 1)
+		if strings.HasSuffix(right, `policy = "read"`) {
+			less = strings.Replace(rules, right, strings.Replace(right, "read", "deny", 1), 1)
+		}
+		must.Error(s.t, request(s.clientWith(policy+"-less", less)), must.Sprintf("without %s of %s", right, policy))
+	}
+}
+
+// clientWith is a client of Nomad that may do what some rules say.
+func (s *stage) clientWith(name, rules string) *nomad.Client {
+	s.t.Helper()
+	name = fmt.Sprintf("%s-%d", name, time.Now().UnixNano())
+	_, err := s.Nomad.ACLPolicies().Upsert(&nomad.ACLPolicy{Name: name, Rules: rules}, nil)
+	must.NoError(s.t, err)
+	token, _, err := s.Nomad.ACLTokens().Create(&nomad.ACLToken{Name: name, Type: "client", Policies: []string{name}}, nil)
+	must.NoError(s.t, err)
+	client, err := nomad.NewClient(&nomad.Config{Address: s.Nomad.Address(), Region: cluster.Region, SecretID: token.SecretID})
+	must.NoError(s.t, err)
+	return client
 }
 
 // missesSubmitJob: without the right submit-job gangs run as before, and the placer says once what is missing.

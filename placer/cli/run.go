@@ -68,12 +68,14 @@ Run Options:
     Print what all ranks print, each line after its [rank].
 
   -region=<name>
-    The Nomad region. Default: the job's, else NOMAD_REGION, else global.
+    The Nomad region. Default: NOMAD_REGION, else global. A region in the job file
+    comes before all of these, as with 'nomad job run'.
 
   Nomad is found by the usual variables: NOMAD_ADDR, NOMAD_TOKEN and so on. The
   token needs submit-job, read-job and read-logs in the job's namespace. Consul is
   found by CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN and so on; that token needs to read
-  muster/<region>/.
+  muster/<region>/. CONSUL_HTTP_TOKEN and VAULT_TOKEN go to Nomad with the job, as
+  with 'nomad job run'.
 `)
 }
 
@@ -88,7 +90,7 @@ type runOptions struct {
 func (c *RunCommand) Run(args []string) int {
 	var o runOptions
 	fs := c.flags("run")
-	fs.StringVar(&o.region, "region", "", "")
+	addRegion(fs, &o.region)
 	fs.Var(&o.vars, "var", "")
 	fs.Var(&o.varFiles, "var-file", "")
 	fs.BoolVar(&o.detach, "detach", false, "")
@@ -127,7 +129,7 @@ func (c *RunCommand) runFile(file string, o runOptions) int {
 	case gang == nil:
 		return c.fail(fmt.Errorf("%s asks for no gang: it is an ordinary job; submit it with 'nomad job run'", file))
 	}
-	region := cmp.Or(o.region, text(job.Region), os.Getenv("NOMAD_REGION"), "global")
+	region := cmp.Or(text(job.Region), o.region)
 	client, err := c.Nomad(region)
 	if err != nil {
 		return c.fail(err)
@@ -163,8 +165,8 @@ func (c *RunCommand) submit(client *nomad.Client, job *nomad.Job, file string, o
 	ctx, cancel := context.WithTimeout(c.Context, readTimeout)
 	defer cancel()
 	write := (&nomad.WriteOptions{Namespace: *job.Namespace}).WithContext(ctx)
-	answer, _, err := client.Jobs().RegisterOpts(job, &nomad.RegisterOptions{Submission: submission(file, o)}, write)
-	if err != nil {
+	var answer nomad.JobRegisterResponse
+	if _, err := client.Raw().Write("/v1/jobs", newRegistration(job, submission(file, o)), &answer, write); err != nil {
 		return nil, fmt.Errorf("submitting job %s: %w", text(job.ID), err)
 	}
 	if answer.Warnings != "" {
@@ -176,6 +178,24 @@ func (c *RunCommand) submit(client *nomad.Client, job *nomad.Job, file string, o
 		return nil, fmt.Errorf("job %s was submitted, but can't be read back: %w", *job.ID, err)
 	}
 	return seen, nil
+}
+
+// registration is Nomad's request with the tokens of whoever submits the job, by which Nomad before 1.10 checks what the
+// job wants of Consul and Vault. Nomad's own client has them no more.
+type registration struct {
+	nomad.JobRegisterRequest
+
+	Job struct {
+		*nomad.Job
+
+		ConsulToken, VaultToken string `json:",omitempty"`
+	}
+}
+
+func newRegistration(job *nomad.Job, submission *nomad.JobSubmission) (r registration) {
+	r.Submission, r.Job.Job = submission, job
+	r.Job.ConsulToken, r.Job.VaultToken = os.Getenv("CONSUL_HTTP_TOKEN"), os.Getenv("VAULT_TOKEN")
+	return r
 }
 
 // submission is the text that Nomad keeps beside the job, for its UI; nil where it is too long or can't be read again.
@@ -204,12 +224,11 @@ func submission(file string, o runOptions) *nomad.JobSubmission {
 
 // runFollow follows a gang that is in the ledger already.
 func (c *RunCommand) runFollow(name string, o runOptions) int {
-	region := cmp.Or(o.region, os.Getenv("NOMAD_REGION"), "global")
-	client, err := c.Nomad(region)
+	client, err := c.Nomad(o.region)
 	if err != nil {
 		return c.fail(err)
 	}
-	l, err := c.Open(region)
+	l, err := c.Open(o.region)
 	if err != nil {
 		return c.fail(err)
 	}

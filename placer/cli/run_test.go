@@ -39,6 +39,8 @@ type runWorld struct {
 	output  map[string]string // by "<allocation>/<stdout or stderr>"
 	ctx     context.Context   //nolint:containedctx // of the test
 	gone    bool
+	regions []string // of which Nomad and ledger were asked for
+	tokens  []string // for Consul and Vault
 }
 
 func newRunWorld(t *testing.T) *runWorld {
@@ -68,10 +70,11 @@ func (w *runWorld) change(f func()) {
 }
 
 func (w *runWorld) register(out http.ResponseWriter, in *http.Request) {
-	var request nomad.JobRegisterRequest
+	var request registration
 	must.NoError(w.t, json.NewDecoder(in.Body).Decode(&request))
 	w.change(func() {
-		w.job, w.source = request.Job, request.Submission
+		w.job, w.source = request.Job.Job, request.Submission
+		w.tokens = []string{request.Job.ConsulToken, request.Job.VaultToken}
 		w.job.Version, w.job.CreateIndex, w.job.Stop = new(uint64(3)), new(uint64(7)), new(false)
 	})
 	_ = json.NewEncoder(out).Encode(nomad.JobRegisterResponse{Warnings: "a warning of Nomad's"})
@@ -199,8 +202,14 @@ func (w *runWorld) start(args ...string) *command {
 	c := &command{t: w.t, cancel: cancel, done: make(chan int, 1), out: &syncBuffer{}, errs: &syncBuffer{}}
 	meta := Meta{
 		UI: &cli.BasicUi{Writer: c.out, ErrorWriter: c.errs}, Stdout: c.out, Stderr: c.errs, Context: ctx, Now: func() time.Time { return noon },
-		Open:  func(string) (*ledger.Ledger, error) { return w.ledger, nil },
-		Nomad: func(string) (*nomad.Client, error) { return nomad.NewClient(&nomad.Config{Address: w.url}) },
+		Open: func(region string) (*ledger.Ledger, error) {
+			w.change(func() { w.regions = append(w.regions, "ledger "+region) })
+			return w.ledger, nil
+		},
+		Nomad: func(region string) (*nomad.Client, error) {
+			w.change(func() { w.regions = append(w.regions, "nomad "+region) })
+			return nomad.NewClient(&nomad.Config{Address: w.url})
+		},
 	}
 	go func() { c.done <- run(append([]string{"run"}, args...), c.errs, meta) }()
 	return c
@@ -383,6 +392,41 @@ func TestRun_Detached(t *testing.T) {
 
 	c = w.start("-detach", "-var", "gpus=4", jobFile(t))
 	c.exits(0, "", submitted+"[muster 12:00:00] to follow it: muster run -follow train\n")
+}
+
+// TestRun_AsNomadJobRun: region and tokens come from where 'nomad job run' takes them.
+func TestRun_AsNomadJobRun(t *testing.T) {
+	elsewhere := strings.Replace(trainJob, `type = "batch"`, "type = \"batch\"\n  region = \"west\"", 1)
+	for name, tc := range map[string]struct {
+		file   string
+		flags  []string
+		env    map[string]string
+		region string
+		tokens []string
+	}{
+		"nothing is said":            {file: trainJob, region: "global"},
+		"the environment":            {file: trainJob, env: map[string]string{"NOMAD_REGION": "east"}, region: "east"},
+		"the flag before the former": {file: trainJob, flags: []string{"-region=north"}, env: map[string]string{"NOMAD_REGION": "east"}, region: "north"},
+		"the file before all":        {file: elsewhere, flags: []string{"-region=north"}, env: map[string]string{"NOMAD_REGION": "east"}, region: "west"},
+		"tokens":                     {file: trainJob, env: map[string]string{"CONSUL_HTTP_TOKEN": "c", "VAULT_TOKEN": "v"}, region: "global", tokens: []string{"c", "v"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, variable := range []string{"NOMAD_REGION", "CONSUL_HTTP_TOKEN", "VAULT_TOKEN"} {
+				t.Setenv(variable, tc.env[variable])
+			}
+			w := newRunWorld(t)
+			path := filepath.Join(t.TempDir(), "train.nomad.hcl")
+			must.NoError(t, os.WriteFile(path, []byte(tc.file), 0o600))
+			w.gang(func(g *ledger.Gang) { g.State = ledger.GangFinished })
+			c := w.start(append(tc.flags, "-var", "gpus=4", path)...)
+			must.EqOp(t, exitDone, <-c.done)
+			must.Eq(t, []string{"nomad " + tc.region, "ledger " + tc.region}, w.regions)
+			if tc.tokens == nil {
+				tc.tokens = []string{"", ""}
+			}
+			must.Eq(t, tc.tokens, w.tokens)
+		})
+	}
 }
 
 func TestRun_Refuses(t *testing.T) {
