@@ -27,9 +27,9 @@ type ask struct {
 	model.Group
 	index int // in Gang.Groups
 	needs resources
-	out   *nodeSet // nodes that are not to be used whatever is free there; nil: none
-	rooms histogram
-	spare []int // of kinds, for histogram
+	out   *nodeSet  // nodes that are not to be used whatever is free there; nil: none
+	rooms histogram // of the last question
+	view  *view     // nil: not asked for yet
 }
 
 // attempt is the search for a place for one gang under some rules.
@@ -89,13 +89,16 @@ func (a *attempt) alone(k, i int) int {
 }
 
 // room returns how many members of ask k, at most all of them, node i can hold beside those that here counts per ask.
-func (a *attempt) room(k, i int, here []int) int {
+func (a *attempt) room(k, i int, here []int) int { return a.hold(k, i, here, a.asks[k].Count) }
+
+// hold is room for at most limit members.
+func (a *attempt) hold(k, i int, here []int, limit int) int {
 	n, want := &a.c.nodes[i], &a.asks[k]
 	if !a.accepts(k, i) {
 		return 0
 	}
 	free := a.free(i)
-	room := min(want.Count, share(int64(free.Len()-a.gpusOf(here)), int64(want.GPUs)))
+	room := min(limit, share(int64(free.Len()-a.gpusOf(here)), int64(want.GPUs)))
 	if !a.rules.anyResources {
 		for r, need := range want.needs {
 			if need > 0 {

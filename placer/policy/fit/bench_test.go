@@ -91,7 +91,7 @@ func BenchmarkMixed(b *testing.B) {
 			for i := range gangs {
 				g := gang(i, 1+rng.Intn(64), 1<<rng.Intn(4), localities[i%4])
 				if g.Groups[0].Refused = refused; i%5 == 0 {
-					g.Groups = append(g.Groups, model.Group{Name: "launcher", Count: 1, GPUs: 1, CPUMHz: 1000, MemoryMB: 4096})
+					g.Groups = append(g.Groups, model.Group{Name: "launcher", Count: 1, GPUs: 1, CPUMHz: 1000, MemoryMB: 4096, Refused: refused})
 				}
 				all = append(all, g)
 			}

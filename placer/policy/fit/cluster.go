@@ -186,6 +186,7 @@ func (c *Cluster) touch(i int, more bool) {
 	b := &c.blocks[c.blockOf[i]]
 	for _, slot := range b.slots {
 		c.tallies[slot].valid = false
+		c.tallies[slot].changes++
 	}
 	c.memo.forget(more)
 }

@@ -56,7 +56,7 @@ type explanation struct {
 
 // remembered returns the reason that was found for a gang of the same shape since the cluster last changed, or finds it.
 func (e *explanation) remembered() said {
-	shape := e.c.shapeOf(e.g, e.widest)
+	shape := e.c.shapeOf(e.g, e.widest, true)
 	if known, some := e.c.memo.reasons[string(shape)]; some && known.changes == e.c.memo.changes {
 		return known
 	}

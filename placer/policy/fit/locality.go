@@ -87,9 +87,9 @@ func (e *explanation) listFree() string {
 // listRoom lists the domains with the most room: nodes where a node holds one member, else members.
 func (e *explanation) listRoom(level *rung, k int) string {
 	var l listing
-	var tell func(at int) (name string, nodes []int)
+	var tell func(at int) (string, *domain)
 	if level.name == model.LocalityNode {
-		tell = func(at int) (string, []int) { return e.c.nodes[at].Name, e.c.everyone[at : at+1] }
+		tell = func(at int) (string, *domain) { return e.c.nodes[at].Name, &domain{lo: at, hi: at + 1} }
 		for i := range e.c.nodes {
 			l.add(listed{at: i, number: e.startableOn(k, i), rank: e.c.nameRank[i]})
 		}
@@ -97,16 +97,14 @@ func (e *explanation) listRoom(level *rung, k int) string {
 		if len(level.domains) == 0 {
 			return fmt.Sprintf("no node has a %s label", level.name)
 		}
-		tell = func(at int) (string, []int) {
-			return level.domains[at].name, e.c.everyone[level.domains[at].lo:level.domains[at].hi]
-		}
+		tell = func(at int) (string, *domain) { return level.domains[at].name, &level.domains[at] }
 		for at, rank := range level.ranks {
 			l.add(listed{at: at, number: e.startable(e.full, k, &level.domains[at]), rank: rank})
 		}
 	}
 	return l.enumerate(func(item listed) string {
-		name, nodes := tell(item.at)
-		return name + " has " + e.roomText(k, item.number) + e.lacking(k, nodes)
+		name, d := tell(item.at)
+		return name + " has " + e.roomText(k, item.number) + e.lacking(k, d)
 	})
 }
 
@@ -131,17 +129,17 @@ func (e *explanation) roomText(k, room int) string {
 }
 
 // lacking says what keeps GPUs that are free in a domain from counting.
-func (e *explanation) lacking(k int, nodes []int) string {
+func (e *explanation) lacking(k int, d *domain) string {
 	if k < 0 {
 		return ""
 	}
-	b := e.blocked(k, nodes)
+	b := e.blocked(k, d)
 	if len(b) == 0 {
 		return ""
 	}
 	who := count(len(b[0].nodes), "node")
 	switch {
-	case len(nodes) == 1:
+	case d.hi-d.lo == 1:
 		who = "it"
 	case e.byNode(k):
 		who = strconv.Itoa(len(b[0].nodes)) + " more"

@@ -20,7 +20,7 @@ func (e *explanation) never() string {
 	case len(e.c.nodes) == 0:
 		return ""
 	}
-	shape := e.c.shapeOf(e.g, e.widest)
+	shape := e.c.shapeOf(e.g, e.widest, true)
 	if e.g.RelaxNever {
 		shape = append(shape, 'r')
 	}

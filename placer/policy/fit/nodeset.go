@@ -12,6 +12,7 @@ import (
 type nodeSet struct {
 	list []int // ascending
 	bits []uint64
+	id   int // of a set that gangs share; zero: none
 }
 
 func (s *nodeSet) has(i int) bool { return s != nil && s.bits[i>>6]&(1<<(i&63)) != 0 }

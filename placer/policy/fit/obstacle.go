@@ -4,8 +4,8 @@
 package fit
 
 import (
-	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,30 +47,73 @@ func resourceOf(k kind) resource {
 type hindrance struct {
 	kind  kind
 	nodes []int
+	most  int    // the node that has most of the resource
+	why   string // closed or refused: the different reasons
 }
 
-// blocked sorts the nodes where ask k has less room than their free GPUs would give by the first cause, most nodes first.
-func (e *explanation) blocked(k int, nodes []int) []hindrance {
-	var blocks []hindrance
-	for _, i := range nodes {
+// blocked are the hindrances of one ask in one domain as of a number of changes.
+type blocked struct {
+	changes    int
+	hindrances []hindrance
+}
+
+// blockedKey is what they depend on.
+type blockedKey struct {
+	view    *view
+	refused uintptr // the map that says why
+	limit   int
+	lo, hi  int
+}
+
+// blocked sorts the nodes of a domain where ask k has less room than their free GPUs would give by the first cause, most
+// nodes first.
+func (e *explanation) blocked(k int, d *domain) []hindrance {
+	if e.full.asks[k].GPUs == 0 {
+		return nil
+	}
+	want := &e.full.asks[k]
+	key := blockedKey{e.full.view(k), reflect.ValueOf(want.Refused).Pointer(), e.full.limitOf(k), d.lo, d.hi}
+	if known, some := e.c.memo.blocked[key]; some && known.changes == e.c.memo.changes {
+		return known.hindrances
+	}
+	found := e.findBlocked(k, d)
+	if len(e.c.memo.blocked) >= maxMemo {
+		clear(e.c.memo.blocked)
+	}
+	e.c.memo.blocked[key] = blocked{changes: e.c.memo.changes, hindrances: found}
+	return found
+}
+
+func (e *explanation) findBlocked(k int, d *domain) []hindrance {
+	var found []hindrance
+	for i := d.lo; i < d.hi; i++ {
 		if e.full.alone(k, i) >= e.gpus.alone(k, i) {
 			continue
 		}
 		kind := e.kindAt(k, i)
-		at := slices.IndexFunc(blocks, func(b hindrance) bool { return b.kind == kind })
+		at := slices.IndexFunc(found, func(h hindrance) bool { return h.kind == kind })
 		if at < 0 {
-			at = len(blocks)
-			blocks = append(blocks, hindrance{kind: kind})
+			at = len(found)
+			found = append(found, hindrance{kind: kind, most: i})
 		}
-		blocks[at].nodes = append(blocks[at].nodes, i)
+		h := &found[at]
+		h.nodes = append(h.nodes, i)
+		if r := resourceOf(kind).index; e.c.nodes[i].has[r] > e.c.nodes[h.most].has[r] {
+			h.most = i
+		}
 	}
-	slices.SortFunc(blocks, func(a, b hindrance) int {
+	slices.SortFunc(found, func(a, b hindrance) int {
 		if len(a.nodes) != len(b.nodes) {
 			return len(b.nodes) - len(a.nodes)
 		}
 		return int(a.kind - b.kind)
 	})
-	return blocks
+	for at := range found {
+		if h := &found[at]; h.kind == closedNode || h.kind == refusedNode {
+			h.why = e.refusals(k, h.nodes)
+		}
+	}
+	return found
 }
 
 // kindAt finds what limits ask k most on node i.
@@ -118,9 +161,9 @@ func (e *explanation) long(k int, b hindrance, have int) string {
 	}
 	switch b.kind {
 	case closedNode:
-		return fmt.Sprintf("%s %s closed (%s)", who, verb(n, "is", "are"), e.refusals(k, b.nodes))
+		return fmt.Sprintf("%s %s closed (%s)", who, verb(n, "is", "are"), b.why)
 	case refusedNode:
-		return fmt.Sprintf("%s %s group %s (%s)", who, verb(n, "refuses", "refuse"), e.full.asks[k].Name, e.refusals(k, b.nodes))
+		return fmt.Sprintf("%s %s group %s (%s)", who, verb(n, "refuses", "refuse"), e.full.asks[k].Name, b.why)
 	case noNVLink:
 		most, where := e.mostJoined(b.nodes, false)
 		return fmt.Sprintf("%s %s NVLink (%d joined GPUs asked, most free joined %d on %s)", who, verb(n, "lacks", "lack"),
@@ -128,19 +171,21 @@ func (e *explanation) long(k int, b hindrance, have int) string {
 	case noCPU, noMemory, noDisk:
 	}
 	r := resourceOf(b.kind)
-	most := slices.MaxFunc(b.nodes, func(x, y int) int { return cmp.Compare(e.c.nodes[x].has[r.index], e.c.nodes[y].has[r.index]) })
+	most := &e.c.nodes[b.most]
 	return fmt.Sprintf("%s %s %s (%d %s asked, most free %d %s on %s)", who, verb(n, "lacks", "lack"), r.name,
-		e.full.asks[k].needs[r.index], r.unit, max(0, e.c.nodes[most].has[r.index]), r.unit, e.c.nodes[most].Name)
+		e.full.asks[k].needs[r.index], r.unit, max(0, most.has[r.index]), r.unit, most.Name)
 }
 
 // refusals tells the different reasons why nodes are not open to ask k.
 func (e *explanation) refusals(k int, nodes []int) string {
-	why := make([]string, len(nodes))
-	for at, i := range nodes {
-		why[at] = e.refusal(k, i)
+	var why []string
+	for _, i := range nodes {
+		if text := e.refusal(k, i); !slices.Contains(why, text) {
+			why = append(why, text)
+		}
 	}
 	slices.Sort(why)
-	return strings.Join(slices.Compact(why), "; ")
+	return strings.Join(why, "; ")
 }
 
 // obstacle explains that the free GPUs would do, but for something else.
@@ -157,7 +202,7 @@ func (e *explanation) obstacle() model.Reason {
 		have += min(1, room) * nodes
 	}
 	var texts []string
-	for _, b := range e.blocked(k, e.c.everyone) {
+	for _, b := range e.blocked(k, everywhere) {
 		texts = append(texts, e.long(k, b, have))
 	}
 	if e.byNode(k) {

@@ -18,7 +18,7 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 	if widest < 0 || g.Size() == 0 {
 		return model.Grant{}, false
 	}
-	shape := c.shapeOf(&g, widest)
+	shape := c.shapeOf(&g, widest, false)
 	if c.memo.fails(shape) {
 		return model.Grant{}, false
 	}
@@ -128,7 +128,7 @@ func (a *attempt) holdsAny(at int, t *tally) bool {
 	}
 	for k := range a.asks {
 		want := &a.asks[k]
-		if room, exact := a.roomOf(k, at, t); room < want.Count || !exact && !a.rules.anyNode && !a.most(t, want) {
+		if room, exact := a.roomOf(k, at, t, want.Count); room < want.Count || !exact && !a.rules.anyNode && !a.most(t, want) {
 			return false
 		}
 	}

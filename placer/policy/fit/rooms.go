@@ -3,42 +3,54 @@
 
 package fit
 
-// roomsOf counts the nodes of a domain by how many members of ask k each could hold if the gang had none there yet. The
-// answer holds until the next question about ask k.
+import "math"
+
+// roomsOf counts the nodes of a domain by how many members of ask k, at most all of them, each could hold if the gang had
+// none there yet. The answer holds until the next question about ask k.
 func (a *attempt) roomsOf(k int, d *domain) histogram {
 	want := &a.asks[k]
-	most := want.Count
-	if want.GPUs > 0 {
-		most = min(most, a.c.largest/want.GPUs)
-	}
 	if want.rooms == nil {
-		want.rooms = make(histogram, most+1)
+		want.rooms = make(histogram, a.limitOf(k)+1)
 	}
 	h := want.rooms
 	clear(h)
-	if d.slot < 0 {
+	switch {
+	case d.slot < 0 || want.GPUs == 0:
 		for i := d.lo; i < d.hi; i++ {
 			h[a.alone(k, i)]++
 		}
-		return h
-	}
-	s := a.summary(d)
-	out := a.outOf(k, d.lo, d.hi)
-	for at := range s.grades {
-		t := &s.grades[at]
-		if a.c.grades[at].free < want.GPUs || t.open+t.closed == 0 {
-			continue
-		}
-		if room, exact := a.roomOf(k, at, t); !exact {
-			a.countBlocks(k, at, d, h)
-		} else if room > 0 {
-			h[room] += a.usableOf(t)
-			if out != nil {
-				h[room] -= out[at]
-			}
+	case want.out != nil || !a.roomsByGrade(k, d, h):
+		clear(h)
+		for room, n := range a.view(k).domain(a, k, d) {
+			h[min(room, len(h)-1)] += int(n)
 		}
 	}
 	return h
+}
+
+// limitOf returns how many members of ask k any node could hold at most.
+func (a *attempt) limitOf(k int) int {
+	if want := &a.asks[k]; want.GPUs > 0 {
+		return min(want.Count, a.c.largest/want.GPUs)
+	}
+	return a.asks[k].Count
+}
+
+// roomsByGrade answers without a look at any block, or returns false if nodes of one grade differ.
+func (a *attempt) roomsByGrade(k int, d *domain, h histogram) bool {
+	s := a.summary(d)
+	for at := range s.grades {
+		t := &s.grades[at]
+		if a.c.grades[at].free < a.asks[k].GPUs || t.open+t.closed == 0 {
+			continue
+		}
+		room, exact := a.roomOf(k, at, t, a.asks[k].Count)
+		if !exact {
+			return false
+		}
+		h[room] += a.usableOf(t)
+	}
+	return true
 }
 
 func (a *attempt) summary(d *domain) *summary {
@@ -46,6 +58,14 @@ func (a *attempt) summary(d *domain) *summary {
 		return a.c.emptied(d)
 	}
 	return a.c.summary(d)
+}
+
+func (a *attempt) summaryOfBlock(b int) *summary {
+	if a.rules.empty {
+		block := &a.c.blocks[b]
+		return a.c.emptied(&domain{lo: block.lo, hi: block.hi, blockLo: b, blockHi: b + 1, slot: b})
+	}
+	return a.c.summaryOfBlock(b)
 }
 
 // usableOf returns how many nodes of a tally the gang may use, those that are out for it included.
@@ -56,10 +76,11 @@ func (a *attempt) usableOf(t *tally) int {
 	return t.open
 }
 
-// roomOf returns how many members of ask k each node of a tally could hold, if they all could hold as many.
-func (a *attempt) roomOf(k, at int, t *tally) (room int, exact bool) {
+// roomOf returns how many members of ask k, at most limit, each node of a tally could hold. If that is not exact, some may
+// hold less.
+func (a *attempt) roomOf(k, at int, t *tally, limit int) (room int, exact bool) {
 	want := &a.asks[k]
-	room = want.Count
+	room = limit
 	if want.GPUs > 0 {
 		room = min(room, a.c.grades[at].free/want.GPUs)
 	}
@@ -88,38 +109,6 @@ func (a *attempt) roomOf(k, at int, t *tally) (room int, exact bool) {
 	return room, exact
 }
 
-// countBlocks adds the nodes of one grade, block by block, and node by node only where a block's nodes differ.
-func (a *attempt) countBlocks(k, at int, d *domain, h histogram) {
-	for b := d.blockLo; b < d.blockHi; b++ {
-		block := &a.c.blocks[b]
-		t := &a.summaryOfBlock(b).grades[at]
-		if t.open+t.closed == 0 {
-			continue
-		}
-		room, exact := a.roomOf(k, at, t)
-		if exact && room == 0 {
-			continue
-		}
-		if exact && a.asks[k].out == nil {
-			h[room] += a.usableOf(t)
-			continue
-		}
-		for i := block.lo; i < block.hi; i++ {
-			if a.gradeAt(i) == at {
-				h[a.alone(k, i)]++
-			}
-		}
-	}
-}
-
-func (a *attempt) summaryOfBlock(b int) *summary {
-	if a.rules.empty {
-		block := &a.c.blocks[b]
-		return a.c.emptied(&domain{lo: block.lo, hi: block.hi, blockLo: b, blockHi: b + 1, slot: b})
-	}
-	return a.c.summaryOfBlock(b)
-}
-
 func (a *attempt) gradeAt(i int) int {
 	n := &a.c.nodes[i]
 	if a.rules.empty {
@@ -128,24 +117,99 @@ func (a *attempt) gradeAt(i int) int {
 	return n.grade
 }
 
-// outOf counts the nodes that are out for ask k by grade, those aside that nobody may use; nil if there are none. The
-// answer holds until the next question about ask k.
-func (a *attempt) outOf(k, lo, hi int) []int {
-	out := a.asks[k].out.within(lo, hi)
-	if len(out) == 0 {
-		return nil
-	}
+// view is how many nodes have room for how many members of one kind, for each block and domain that was asked about. All
+// asks of that kind share it, whatever their gangs.
+type view struct {
+	width  int     // one more than the most members that a node may hold
+	counts []int32 // by slot and room
+	stamps []int   // by slot: of the summary that it was counted by
+}
+
+// viewKey is what a view depends on.
+type viewKey struct {
+	gpus  int
+	needs resources
+	rules rules
+	out   *nodeSet
+}
+
+func (a *attempt) view(k int) *view {
 	want := &a.asks[k]
-	if want.spare == nil {
-		want.spare = make([]int, len(a.c.grades))
+	if want.view != nil {
+		return want.view
 	}
-	clear(want.spare)
-	for _, i := range out {
-		if a.rules.anyNode || a.c.nodes[i].Closed == "" {
-			want.spare[a.gradeAt(i)]++
+	key := viewKey{gpus: want.GPUs, needs: want.needs, rules: a.rules, out: want.out}
+	key.rules.spareAvoided = false // out says it
+	v, known := a.c.memo.views[key]
+	if !known {
+		width := a.c.largest/want.GPUs + 1
+		v = &view{width: width, counts: make([]int32, a.c.slots*width), stamps: make([]int, a.c.slots)}
+		if len(a.c.memo.views) >= maxViews {
+			clear(a.c.memo.views)
+		}
+		a.c.memo.views[key] = v
+	}
+	want.view = v
+	return v
+}
+
+// domain returns the counts of a domain by room.
+func (v *view) domain(a *attempt, k int, d *domain) []int32 {
+	if d.blockHi-d.blockLo == 1 {
+		return v.block(a, k, d.blockLo)
+	}
+	counts, stamp := v.at(d.slot), a.stamp(d.slot)
+	if v.stamps[d.slot] == stamp {
+		return counts
+	}
+	v.stamps[d.slot] = stamp
+	clear(counts)
+	for b := d.blockLo; b < d.blockHi; b++ {
+		for room, n := range v.block(a, k, b) {
+			counts[room] += n
 		}
 	}
-	return want.spare
+	return counts
+}
+
+// block returns the counts of a block by room. Nodes are looked at one by one only where they differ.
+func (v *view) block(a *attempt, k, b int) []int32 {
+	counts, stamp := v.at(b), a.stamp(b)
+	if v.stamps[b] == stamp {
+		return counts
+	}
+	v.stamps[b] = stamp
+	clear(counts)
+	block := &a.c.blocks[b]
+	out := len(a.asks[k].out.within(block.lo, block.hi)) > 0
+	s := a.summaryOfBlock(b)
+	for at := range s.grades {
+		t := &s.grades[at]
+		if t.open+t.closed == 0 || a.c.grades[at].free < a.asks[k].GPUs {
+			continue
+		}
+		room, exact := a.roomOf(k, at, t, math.MaxInt)
+		if exact && (room == 0 || !out) {
+			counts[room] += int32(a.usableOf(t)) //nolint:gosec // G115: at most maxBlock
+			continue
+		}
+		for i := block.lo; i < block.hi; i++ {
+			if a.gradeAt(i) == at {
+				counts[a.hold(k, i, nil, math.MaxInt)]++
+			}
+		}
+	}
+	return counts
+}
+
+func (v *view) at(slot int) []int32 { return v.counts[slot*v.width : (slot+1)*v.width] }
+
+// stamp changes with what a summary counts; it is never zero.
+func (a *attempt) stamp(slot int) int {
+	if a.rules.empty {
+		return 1
+	}
+	return a.c.tallies[slot].changes + 1
 }
 
 // couldFit says whether each group on its own has room in a domain. For a gang of one group it is the whole truth.

@@ -6,10 +6,11 @@ package fit
 // summary counts the nodes of a domain by grade, so that most questions about it need no look at a node. It is brought up
 // to date when it is asked for.
 type summary struct {
-	valid  bool
-	grades []tally // by grade
-	free   int     // GPUs, those of closed nodes too
-	whole  bool    // no GPU is in use
+	valid   bool
+	changes int     // of its nodes so far
+	grades  []tally // by grade
+	free    int     // GPUs, those of closed nodes too
+	whole   bool    // no GPU is in use
 }
 
 // tally is what is known of the nodes of one grade.
