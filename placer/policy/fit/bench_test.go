@@ -163,10 +163,10 @@ func BenchmarkPhilly(b *testing.B) {
 	c := fit.New(s)
 	small, large := gang(0, 1, 1, "rack"), gang(1, 16, 1, "rack")
 	huge := gang(2, 64, 8, "rack")
-	b.Run("load", func(b *testing.B) {
+	b.Run("renew", func(b *testing.B) {
 		for b.Loop() {
 			s.Nodes[400].Free ^= gpu.SetOf(3)
-			c.Load(s)
+			c.Renew(s)
 		}
 	})
 	b.Run("clone", func(b *testing.B) {

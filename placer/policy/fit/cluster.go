@@ -17,7 +17,7 @@
 // gives the same answer on any machine. For gangs of a few members the search always ends by itself; the tests
 // compare with trying everything and find no difference.
 //
-// A Cluster may be kept from one decision to the next: see Load. What makes it fast (tallies of each domain, gangs that
+// A Cluster may be kept from one decision to the next: see Renew. What makes it fast (tallies of each domain, gangs that
 // are known not to fit) is brought up to date by whatever changes it, and never shows in an answer.
 //
 // The package reads no clock and writes no log. Package policy and its siblings import it.
@@ -60,9 +60,9 @@ func New(s model.Snapshot) *Cluster {
 	return c
 }
 
-// Load makes the cluster what New would return, and is much faster than New where only few nodes have changed since the last
-// Load and nothing but what is free on them.
-func (c *Cluster) Load(s model.Snapshot) {
+// Renew makes the cluster what New would return, and is much faster than New where only few nodes have changed since and
+// nothing but what is free on them.
+func (c *Cluster) Renew(s model.Snapshot) {
 	if !c.sameLayout(s) {
 		c.build(s)
 		return

@@ -14,11 +14,18 @@ import (
 // domains, each as the numbers of its nodes. They are shared: do not change them.
 func (c *Cluster) Domains(g model.Gang, now time.Time) [][][]int {
 	widest, _ := c.permitted(&g, now)
-	var rungs [][][]int
-	for r := range widest + 1 {
-		domains := make([][]int, len(c.rungs[r].domains))
-		for d := range domains {
-			domains[d] = c.rungs[r].domains[d].nodes
+	if widest < 0 {
+		return nil
+	}
+	single := make([][]int, len(c.nodes))
+	for i := range c.nodes {
+		single[i] = c.everyone[i : i+1]
+	}
+	rungs := [][][]int{single}
+	for _, r := range c.rungs[1 : widest+1] {
+		domains := make([][]int, len(r.domains))
+		for at, d := range r.domains {
+			domains[at] = c.everyone[d.lo:d.hi]
 		}
 		rungs = append(rungs, domains)
 	}
@@ -57,11 +64,9 @@ func (c *Cluster) Accepts(group *model.Group, node int) bool {
 
 // Load returns how many of the usable GPUs of all open nodes are in use or withheld, and how many there are.
 func (c *Cluster) Load() (inUse, usable int) {
-	for i := range c.nodes {
-		if n := &c.nodes[i]; n.Closed == "" {
-			usable += n.usable
-			inUse += n.usable - n.free.Len()
-		}
+	for at, t := range c.summary(c.all()).grades {
+		usable += t.open * c.grades[at].usable
+		inUse += t.open * (c.grades[at].usable - c.grades[at].free)
 	}
 	return inUse, usable
 }
