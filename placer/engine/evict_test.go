@@ -12,13 +12,14 @@ import (
 
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy"
 )
 
 // evicting is a world in which three gangs run on a node each, and one of a higher priority has come that needs two nodes.
-func evicting(t *testing.T) *world {
+func evicting(t *testing.T, decide func(model.Snapshot, time.Time) model.Decision) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.decide = makeRoom
+	w.decide = decide
 	for i := range 3 {
 		w.addNode(fmt.Sprintf("n%d", i+1), "r1", 8)
 	}
@@ -33,8 +34,15 @@ func evicting(t *testing.T) *world {
 		w.claim(fmt.Sprintf("low%d", i+1))
 	}
 	w.settle()
+	w.now = w.now.Add(time.Hour)
 	w.happen([]string{"job", "high", "gpus=8", "count=2", "priority=90"})
 	return w
+}
+
+// byPriority is the real policy, in a queue where gangs of higher priority may evict others.
+func byPriority(s model.Snapshot, now time.Time) model.Decision {
+	s.Queues = []model.Queue{{Name: "default", Quota: 24, Preempt: true}}
+	return policy.Decide(s, now)
 }
 
 // TestEarmarksComeFirst: whatever becomes of any one write of an eviction, and whether or not another placer leads then, no
@@ -43,9 +51,13 @@ func TestEarmarksComeFirst(t *testing.T) {
 	faults := map[string]ledger.Fault{"refused": ledger.Refuse, "lost": ledger.Lose, "dropped": ledger.Drop, "late": ledger.Late}
 	for name, fault := range faults {
 		for write := range 4 { // admission, earmarks, two victims
-			for _, leader := range []string{"same", "new"} {
-				t.Run(fmt.Sprintf("%s write %d, %s leader", name, write, leader), func(t *testing.T) {
-					w := evicting(t)
+			for _, leader := range []string{"same leader", "new leader", "new leader, real policy"} {
+				t.Run(fmt.Sprintf("%s write %d, %s", name, write, leader), func(t *testing.T) {
+					decide := makeRoom
+					if leader == "new leader, real policy" {
+						decide = byPriority
+					}
+					w := evicting(t, decide)
 					seen := 0
 					w.store.Inject(func(c ledger.Call) ledger.Fault {
 						if c.Method != "Txn" {
@@ -63,7 +75,7 @@ func TestEarmarksComeFirst(t *testing.T) {
 						w.checkEarmarked()
 					}
 					w.store.Inject(nil)
-					if leader == "new" {
+					if leader != "same leader" {
 						w.elect()
 						w.settle()
 						w.ack()
@@ -102,7 +114,7 @@ func (w *world) checkEarmarked() {
 
 // TestVictimEndsByItself: a gang that is about to be evicted and has done its work is finished, and the other starts.
 func TestVictimEndsByItself(t *testing.T) {
-	w := evicting(t)
+	w := evicting(t, makeRoom)
 	w.run("low1", ledger.RunSucceeded, "")
 	w.settle()
 	g := w.load().Gangs["low1"].Doc
@@ -123,7 +135,7 @@ func TestEarmarksGo(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
-			w := evicting(t)
+			w := evicting(t, makeRoom)
 			w.settle()
 			must.Len(t, 2, w.load().Gangs["high"].Doc.Earmarks)
 			change(w)

@@ -17,7 +17,9 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/ledger"
+	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/nomad"
+	"github.com/nomad-muster/muster/placer/policy"
 )
 
 // TestWholeOrAbsent lets random things happen to random jobs, with lost answers and changes of leader among them. At
@@ -32,9 +34,8 @@ func TestWholeOrAbsent(t *testing.T) {
 		w.settle()
 		w.ack()
 		m := &machine{world: w, kept: map[string]string{}, granted: map[string]bool{}}
-		if rapid.Bool().Draw(rt, "evictions") {
-			w.decide = makeRoom
-		}
+		policies := map[string]func(model.Snapshot, time.Time) model.Decision{"real": policy.Decide, "by priority": byPriority, "makes room": makeRoom}
+		w.decide = policies[rapid.SampledFrom(slices.Sorted(maps.Keys(policies))).Draw(rt, "policy")]
 		rt.Repeat(map[string]func(*rapid.T){
 			"":            m.check,
 			"submit":      m.submitSome,
