@@ -13,9 +13,8 @@ import (
 
 // move proposes to move smaller gangs so that this one can start, or moves them if the operator allows it. It is tried for
 // one gang in a round, the first with enough free GPUs. What the gang would else wait is told by its planned start; if
-// that is not known, it is taken to be as long as it has waited so far. The GPUs in kept are not used. It returns whether
-// gangs are moved.
-func (r *round) move(g *model.Gang, planned *model.Planned, kept []model.Earmark) bool {
+// that is not known, it is taken to be as long as it has waited so far. It returns whether gangs are moved.
+func (r *round) move(g *model.Gang, planned *model.Planned) bool {
 	inUse, usable := r.cluster.Load()
 	if r.moved || usable-inUse < g.GPUs() {
 		return false
@@ -26,7 +25,7 @@ func (r *round) move(g *model.Gang, planned *model.Planned, kept []model.Earmark
 	if planned != nil && !planned.At.IsZero() {
 		wait = planned.At.Sub(r.now)
 	}
-	request := preempt.Request{Gang: g, Cluster: r.cluster, Tree: r.tree, Kept: kept, Victims: r.victims, Now: r.now}
+	request := preempt.Request{Gang: g, Cluster: r.cluster, Tree: r.tree, Kept: r.kept(), Victims: r.victims, Now: r.now}
 	move, plan, found := defrag.Find(request, wait)
 	if !found {
 		return false

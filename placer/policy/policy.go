@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/fit"
 	"github.com/nomad-muster/muster/placer/policy/order"
 )
 
@@ -31,7 +32,23 @@ import (
 // Every gang ends up in exactly one of the grants or waits, both in the order in which they were tried; the reasons
 // speak of what is free after all grants. The snapshot is not changed, and the order of its lists does not matter.
 func Decide(s model.Snapshot, now time.Time) model.Decision {
-	r := newRound(s, now)
+	var d Decider
+	return d.Decide(s, now)
+}
+
+// Decider decides as the function Decide does, and keeps from one decision to the next what makes the next one fast when
+// little has changed. What it keeps never shows in a decision. The zero value is ready to use; it is not safe for
+// concurrent use.
+type Decider struct{ cluster *fit.Cluster }
+
+// Decide is the function Decide.
+func (d *Decider) Decide(s model.Snapshot, now time.Time) model.Decision {
+	if d.cluster == nil {
+		d.cluster = fit.New(s)
+	} else {
+		d.cluster.Renew(s)
+	}
+	r := newRound(s, now, d.cluster)
 	others := r.resume()
 	turns := order.NewTurns(r.tree, others, r.rule)
 	for gang, some := turns.Next(); some; gang, some = turns.Next() {

@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -29,7 +30,6 @@ type round struct {
 	rule     order.Rule
 	cluster  *fit.Cluster // what is free, less grants and earmarks
 	tree     *queue.Tree  // what queues use; a gang counts from its grant or its earmarks on
-	refused  refusals
 	reserved []*backfill.Reservation
 	lines    map[int]bool // of the tree: those whose first waiting gang holds a reservation
 	limited  []limited
@@ -55,10 +55,10 @@ type waiting struct {
 	planned *model.Planned
 }
 
-func newRound(s model.Snapshot, now time.Time) *round {
+func newRound(s model.Snapshot, now time.Time, cluster *fit.Cluster) *round {
 	r := &round{
 		ends: backfill.NewEnds(s.Running, now),
-		s:    s, now: now, rule: order.At(s.Settings, now), cluster: fit.New(s), tree: queue.New(s), lines: make(map[int]bool),
+		s:    s, now: now, rule: order.At(s.Settings, now), cluster: cluster, tree: queue.New(s), lines: make(map[int]bool),
 		harmless: make(map[int]int),
 		marks:    make(map[string]mark), closing: make(map[string][]*model.Running),
 	}
@@ -86,12 +86,10 @@ func (r *round) resume() []*model.Gang {
 	slices.SortFunc(marked, r.rule.Compare)
 	for _, gang := range marked {
 		r.release(gang)
-		r.refused = refusals{} // what one could not have another may, and what is given up is free again
 		if outcome, _ := r.start(gang); outcome != started && !r.awaits(gang) {
 			others = append(others, gang)
 		}
 	}
-	r.refused = refusals{}
 	return others
 }
 
@@ -111,8 +109,8 @@ func (r *round) release(g *model.Gang) {
 // kept lists what is earmarked for anyone and planned for the reservations.
 func (r *round) kept() []model.Earmark {
 	var kept []model.Earmark
-	for i := range r.s.Gangs {
-		kept = append(kept, r.marks[r.s.Gangs[i].Name].gpus...)
+	for _, gang := range slices.Sorted(maps.Keys(r.marks)) {
+		kept = append(kept, r.marks[gang].gpus...)
 	}
 	for _, reservation := range r.reserved {
 		kept = append(kept, reservation.Place()...)

@@ -60,13 +60,8 @@ func (r *round) start(g *model.Gang) (outcome, model.Reason) {
 	if ahead, behind := r.behind(g); behind {
 		return hindered, r.behindLimit(g, ahead)
 	}
-	shape := r.shapeOf(g)
-	if r.refused.knows(shape) {
-		return noRoom, model.Reason{}
-	}
 	grant, fits := r.cluster.Fit(*g, r.now)
 	if !fits {
-		r.refused.add(shape)
 		return noRoom, model.Reason{}
 	}
 	avoid, ahead := r.avoid(g)
@@ -136,15 +131,14 @@ func (r *round) giveBack(g *model.Gang, grant model.Grant, reserved []*backfill.
 }
 
 // hold makes a gang wait that does not fit. It keeps a place for it, if it is the first of its queue that waits for room
-// and one can be found.
+// and one can be found, unless smaller gangs move out of its way.
 func (r *round) hold(g *model.Gang) {
-	kept := r.kept()
-	reservation := r.reservation(g, kept)
+	reservation := r.reservation(g)
 	w := waiting{gang: g}
 	if reservation != nil {
 		w.planned = &model.Planned{At: reservation.At, Nodes: reservation.Nodes, Sure: reservation.Sure}
 	}
-	if r.move(g, w.planned, kept) {
+	if r.move(g, w.planned) {
 		return
 	}
 	if reservation != nil {
@@ -154,12 +148,13 @@ func (r *round) hold(g *model.Gang) {
 	r.wait(w)
 }
 
-func (r *round) reservation(g *model.Gang, kept []model.Earmark) *backfill.Reservation {
+// reservation finds a place to keep for a gang, or returns nil.
+func (r *round) reservation(g *model.Gang) *backfill.Reservation {
 	if r.lines[r.tree.Line(g.Queue)] || len(r.reserved) == maxReservations || r.plans == maxPlans {
 		return nil
 	}
 	r.plans++
-	planner := backfill.Planner{Cluster: r.cluster, Endings: r.ends.All(), Kept: kept, Now: r.now}
+	planner := backfill.Planner{Cluster: r.cluster, Endings: r.ends.All(), Kept: r.kept(), Now: r.now}
 	reservation, _ := planner.Plan(g)
 	return reservation
 }

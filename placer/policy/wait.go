@@ -16,23 +16,12 @@ import (
 
 // tell writes down why each of the gangs that were tried waits.
 func (r *round) tell() {
-	type answer struct {
-		reason  model.Reason
-		relaxAt time.Time
-	}
-	known := make(map[string]answer)
 	for i, w := range r.waits {
 		wait := model.Wait{
 			Gang: w.gang.Name, Position: i + 1, Reason: w.reason, Planned: w.planned, Earmarks: r.marks[w.gang.Name].gpus,
 		}
 		if wait.Reason.Code == "" {
-			key := r.key(w.gang)
-			a, asked := known[key]
-			if !asked {
-				a.reason, a.relaxAt = r.cluster.Explain(*w.gang, r.now)
-				known[key] = a
-			}
-			wait.Reason, wait.RelaxAt = a.reason, a.relaxAt
+			wait.Reason, wait.RelaxAt = r.cluster.Explain(*w.gang, r.now)
 		}
 		wait.Cause = r.cause(w.gang, wait.Reason.Code)
 		r.decision.Waits = append(r.decision.Waits, wait)

@@ -53,35 +53,31 @@ func (p *Planner) Plan(g *model.Gang) (*Reservation, bool) {
 		return nil, false
 	}
 	// Doubling from there until it fits, then halving between what is too little and what is enough.
-	before := p.after(p.Cluster.Clone(), steps[:low])
+	f := &future{Planner: p, cluster: p.Cluster.Clone(), steps: steps}
 	high := low
 	for ahead := 1; high == low; ahead *= 2 {
 		next := min(low+ahead, len(steps))
-		c := p.after(before.Clone(), steps[low:next])
-		switch _, fits := c.Fit(*g, p.at(steps, next)); {
+		switch _, fits := f.fit(g, next); {
 		case fits:
 			high = next
 		case next == len(steps):
 			return nil, false
 		default:
-			low, high, before = next, next, c
+			low, high = next, next
 		}
 	}
 	for low+1 < high {
-		middle := (low + high) / 2
-		c := p.after(before.Clone(), steps[low:middle])
-		if _, fits := c.Fit(*g, p.at(steps, middle)); fits {
+		if middle := (low + high) / 2; f.fits(g, middle) {
 			high = middle
 		} else {
-			low, before = middle, c
+			low = middle
 		}
 	}
-	future := p.after(before, steps[low:high])
-	grant, fits := future.Fit(*g, p.at(steps, high))
+	grant, fits := f.fit(g, high)
 	if !fits {
 		return nil, false
 	}
-	return p.reservation(g, steps[:high], future, grant), true
+	return p.reservation(g, steps[:high], f.cluster, grant), true
 }
 
 // step is one moment at which there is more room: a gang ends, or the gang's own locality widens.
@@ -127,25 +123,43 @@ func widenings(g *model.Gang, now time.Time) []time.Time {
 	return at
 }
 
-// after changes the cluster into what it is after some more steps.
-func (p *Planner) after(c *fit.Cluster, steps []step) *fit.Cluster {
-	for _, s := range steps {
-		if s.ends != nil {
-			c.Give(s.ends.Gang, s.ends.Members)
-		}
-	}
-	c.Withhold(p.Kept)
-	return c
+// future is the cluster after some of the steps.
+type future struct {
+	*Planner
+	cluster *fit.Cluster
+	steps   []step
+	taken   int // steps
 }
 
-// at is the moment of the last of n steps whose moment is known.
-func (p *Planner) at(steps []step, n int) time.Time {
-	for i := n - 1; i >= 0; i-- {
-		if !steps[i].at.IsZero() {
-			return later(p.Now, steps[i].at)
+// fit says whether the gang fits after n steps, and where.
+func (f *future) fit(g *model.Gang, n int) (model.Grant, bool) {
+	for ; f.taken < n; f.taken++ {
+		if e := f.steps[f.taken].ends; e != nil {
+			f.cluster.Give(e.Gang, e.Members)
 		}
 	}
-	return p.Now
+	for ; f.taken > n; f.taken-- {
+		if e := f.steps[f.taken-1].ends; e != nil {
+			f.cluster.Take(e.Gang, model.Grant{Members: e.Members})
+		}
+	}
+	f.cluster.Withhold(f.Kept)
+	return f.cluster.Fit(*g, f.at())
+}
+
+func (f *future) fits(g *model.Gang, n int) bool {
+	_, fits := f.fit(g, n)
+	return fits
+}
+
+// at is the moment of the last step taken whose moment is known.
+func (f *future) at() time.Time {
+	for i := f.taken - 1; i >= 0; i-- {
+		if !f.steps[i].at.IsZero() {
+			return later(f.Now, f.steps[i].at)
+		}
+	}
+	return f.Now
 }
 
 func later(a, b time.Time) time.Time {

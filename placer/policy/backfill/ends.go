@@ -5,6 +5,7 @@ package backfill
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -52,6 +53,7 @@ type Ending struct {
 	*model.Running
 	At   time.Time // zero: not known
 	Sure bool
+	key  int64 // At as a number, the last if not known
 }
 
 // Ends is the gangs that run, in the order of their expected ends. Those whose end is not known come last, those that
@@ -70,6 +72,7 @@ func (e *Ends) All() []Ending {
 	if e.unread == nil {
 		return e.endings
 	}
+	e.endings = slices.Grow(e.endings, len(e.unread))
 	for i := range e.unread {
 		e.endings = append(e.endings, e.ending(&e.unread[i]))
 	}
@@ -91,15 +94,16 @@ func (e *Ends) Add(r *model.Running) {
 
 func (e *Ends) ending(r *model.Running) Ending {
 	at, sure := End(r, e.now)
-	return Ending{Running: r, At: at, Sure: sure}
+	key := int64(math.MaxInt64)
+	if !at.IsZero() {
+		key = at.UnixNano()
+	}
+	return Ending{Running: r, At: at, Sure: sure, key: key}
 }
 
 func compare(a, b Ending) int {
-	if a.At.IsZero() != b.At.IsZero() {
-		if b.At.IsZero() {
-			return -1
-		}
-		return 1
+	if a.key != b.key {
+		return cmp.Compare(a.key, b.key)
 	}
-	return cmp.Or(a.At.Compare(b.At), a.Granted.Compare(b.Granted), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(a.Granted.Compare(b.Granted), cmp.Compare(a.Name, b.Name))
 }
