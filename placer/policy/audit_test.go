@@ -48,6 +48,7 @@ func TestAudit(t *testing.T) {
 // life is a cluster that lives: gangs come, run, save and end, and what was decided is carried out.
 type life struct {
 	world
+	decider   policy.Decider // kept all along
 	now       time.Time
 	submitted int
 }
@@ -127,6 +128,7 @@ func (l *life) decide(t *rapid.T) model.Decision {
 	mixed.Running = rapid.Permutation(s.Running).Draw(t, "running in another order")
 	mixed.Queues = rapid.Permutation(s.Queues).Draw(t, "queues in another order")
 	must.Eq(t, d, policy.Decide(mixed, l.now), must.Sprint("the order of the input matters"))
+	must.Eq(t, d, l.decider.Decide(s, l.now), must.Sprint("what was kept from the last decision shows"))
 
 	l.auditGrants(t, d)
 	l.auditEvictions(t, d)

@@ -34,7 +34,8 @@ const Muster = "muster"
 // and never shows in an answer.
 func New(name string) (Decider, error) {
 	if name == Muster {
-		return func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return policy.Decide(s, now) }, nil
+		var d policy.Decider
+		return func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return d.Decide(s, now) }, nil
 	}
 	decide, known := baselines()[name]
 	if !known {
