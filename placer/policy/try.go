@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/policy/backfill"
+	"github.com/nomad-muster/muster/placer/policy/ends"
 )
 
 // outcome is what came of trying a gang.
@@ -17,6 +18,7 @@ type outcome int
 const (
 	started  outcome = iota
 	noRoom           // it does not fit
+	declined         // it waits for a better place
 	atLimit          // its queue is at its limit
 	hindered         // it would delay a gang that holds a reservation
 	objected         // it fits, but the grant can't be made
@@ -49,6 +51,8 @@ func (r *round) try(g *model.Gang) {
 		if !r.evict(g) {
 			r.hold(g)
 		}
+	case declined:
+		r.hold(g)
 	}
 }
 
@@ -62,6 +66,9 @@ func (r *round) start(g *model.Gang) (outcome, model.Reason) {
 	}
 	grant, fits := r.cluster.Fit(*g, r.now)
 	if !fits {
+		if r.cluster.Declines(*g, r.now) {
+			return declined, model.Reason{}
+		}
 		return noRoom, model.Reason{}
 	}
 	avoid, ahead := r.avoid(g)
@@ -181,7 +188,7 @@ func (r *round) limit(g *model.Gang) {
 // behind returns the gang that waits for the limit of a queue that this one counts in as well, if this one could still run
 // when that is to start.
 func (r *round) behind(g *model.Gang) (limited, bool) {
-	length, _ := backfill.Length(g)
+	length, _ := ends.Length(g)
 	for _, l := range r.limited {
 		inTime := length > 0 && !l.at.IsZero() && !r.now.Add(length).After(l.at)
 		if r.tree.Holds(l.queue, g.Queue) && !inTime {

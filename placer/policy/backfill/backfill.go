@@ -20,6 +20,7 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/ends"
 	"github.com/nomad-muster/muster/placer/policy/fit"
 )
 
@@ -206,7 +207,7 @@ func (r *Reservation) Place() []model.Earmark { return r.place }
 
 // Avoid returns the GPUs that a gang must keep off, should it start now; none if it ends in time.
 func (r *Reservation) Avoid(g *model.Gang, now time.Time) []model.Earmark {
-	length, _ := Length(g)
+	length, _ := ends.Length(g)
 	switch {
 	case length > 0 && !r.At.IsZero() && !now.Add(length).After(r.At):
 		return nil

@@ -10,43 +10,8 @@ import (
 	"time"
 
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/ends"
 )
-
-// outlasted is the part of what a gang has run by which it is expected to run on when it has outlasted all others like it.
-const outlasted = 10
-
-// Length returns how long a gang may run, or is expected to, and which of the two; zero if nothing is known.
-func Length(g *model.Gang) (length time.Duration, stated bool) {
-	if g.MaxRuntime > 0 {
-		return g.MaxRuntime, true
-	}
-	return max(0, g.Expected), false
-}
-
-// End returns when a running gang is expected to end: after its stated longest run time, else after the time that others
-// like it have taken, and when that has passed, after a tenth of what it has run. It is never in the past. The time is
-// zero if nothing is known, and sure if it was stated.
-func End(r *model.Running, now time.Time) (at time.Time, sure bool) {
-	if r.Closing {
-		return now, true
-	}
-	length, stated := Length(&r.Gang)
-	if length == 0 {
-		return time.Time{}, false
-	}
-	start := r.Started
-	if start.IsZero() {
-		start = r.Granted
-	}
-	at = start.Add(length)
-	if at.After(now) {
-		return at, stated
-	}
-	if stated {
-		return now, true
-	}
-	return now.Add(max(0, now.Sub(start)) / outlasted), false
-}
 
 // Ending is a running gang with its expected end.
 type Ending struct {
@@ -93,7 +58,7 @@ func (e *Ends) Add(r *model.Running) {
 }
 
 func (e *Ends) ending(r *model.Running) Ending {
-	at, sure := End(r, e.now)
+	at, sure := ends.End(r, e.now)
 	key := int64(math.MaxInt64)
 	if !at.IsZero() {
 		key = at.UnixNano()

@@ -38,6 +38,8 @@ type Cluster struct {
 	tallies []summary // by domain.slot
 	span    int       // different nodes that one gang may use
 	memo    memo
+
+	forecast forecast
 }
 
 // node is a node as it is left by the grants so far.
@@ -71,6 +73,7 @@ func (c *Cluster) Renew(s model.Snapshot) {
 		c.span, c.memo = spanOf(s), newMemo()
 	}
 	c.memo.forgetGangs()
+	c.forecast = forecast{running: s.Running}
 	for at := range s.Nodes {
 		from := &s.Nodes[at]
 		i := c.order[at]
@@ -103,6 +106,7 @@ func (c *Cluster) build(s model.Snapshot) {
 	c.tallies = make([]summary, c.slots)
 	c.span = spanOf(s)
 	c.memo = newMemo()
+	c.forecast = forecast{running: s.Running}
 }
 
 func spanOf(s model.Snapshot) int {
@@ -118,6 +122,7 @@ func (c *Cluster) Clone() *Cluster {
 	clone.nodes = slices.Clone(c.nodes)
 	clone.tallies = make([]summary, c.slots)
 	clone.memo = newMemo()
+	clone.forecast = forecast{running: c.forecast.running}
 	return &clone
 }
 
@@ -174,9 +179,10 @@ func (c *Cluster) Withhold(marks []model.Earmark) (withheld []model.Earmark) {
 // Restore makes GPUs free again that Withhold returned.
 func (c *Cluster) Restore(withheld []model.Earmark) {
 	for _, mark := range withheld {
-		i := c.byName[mark.Node]
-		c.nodes[i].free |= mark.GPUs
-		c.touch(i, true)
+		if i, known := c.byName[mark.Node]; known {
+			c.nodes[i].free |= mark.GPUs & c.nodes[i].Usable
+			c.touch(i, true)
+		}
 	}
 }
 

@@ -30,6 +30,9 @@ func (c *Cluster) Explain(g model.Gang, now time.Time) (model.Reason, time.Time)
 			Text: "the last attempt failed; tries again in " + roughly(g.NotBefore.Sub(now)),
 		}, relaxAt
 	}
+	if t, found := c.trade(&g, now); found && t.declines {
+		return model.Reason{Code: model.WaitLocality, Text: t.text(c, now)}, t.until
+	}
 	said := e.remembered()
 	if said.relaxes {
 		said.Text += "; " + c.relaxes(widest, relaxAt, now)

@@ -17,10 +17,13 @@ func (c *Cluster) rungOf(locality string) int {
 
 // permitted returns the widest rung that the gang may use now: the one that it asks for, and one wider for each
 // RelaxAfter that it has waited. relaxAt is when the next wider one comes; zero if there is none or the gang never
-// relaxes. The rung is -1 if the cluster does not know the gang's locality.
+// relaxes by time. The rung is -1 if the cluster does not know the gang's locality.
 func (c *Cluster) permitted(g *model.Gang, now time.Time) (widest int, relaxAt time.Time) {
 	last := len(c.rungs) - 1
 	wanted := c.rungOf(g.Locality)
+	if wanted >= 0 && g.RelaxAuto {
+		return last, time.Time{} // it weighs what it finds: see trade
+	}
 	if wanted < 0 || wanted == last || g.RelaxNever {
 		return wanted, time.Time{}
 	}

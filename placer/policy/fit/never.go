@@ -21,7 +21,7 @@ func (e *explanation) never() string {
 		return ""
 	}
 	shape := e.c.shapeOf(e.g, e.widest, true)
-	if e.g.RelaxNever {
+	if e.g.RelaxNever && !e.g.RelaxAuto {
 		shape = append(shape, 'r')
 	}
 	text, known := e.c.memo.never[string(shape)]
@@ -58,7 +58,7 @@ func (e *explanation) tooLarge() string {
 	if !joined.holds(e.c.all()) {
 		return e.gangTooLarge(joined)
 	}
-	if !e.g.RelaxNever || e.widest == last {
+	if !e.g.RelaxNever || e.g.RelaxAuto || e.widest == last {
 		return ""
 	}
 	if joined.holdsWithin(e.widest) || joined.cutOff {

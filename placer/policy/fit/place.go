@@ -24,7 +24,7 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 	}
 	// The first rules are the loosest: most gangs that wait fail them, and need no second look.
 	loose := c.newAttempt(&g, rules{nvlink: g.NVLinkRequired})
-	p, found := loose.within(widest)
+	p, found := loose.best(&g, widest)
 	if !found {
 		if !loose.cutOff {
 			c.memo.failed(shape)
@@ -33,11 +33,26 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 	}
 	for _, r := range c.stricter(&g) {
 		strict := c.newAttempt(&g, r)
-		if better, found := strict.within(widest); found {
+		if better, found := strict.best(&g, widest); found && !strict.declines(&g, better, now) {
 			return strict.grant(&g, better), true
 		}
 	}
+	if loose.declines(&g, p, now) {
+		return model.Grant{}, false
+	}
 	return loose.grant(&g, p), true
+}
+
+// best looks for the best place on the rungs that the gang may use.
+func (a *attempt) best(g *model.Gang, widest int) (plan, bool) {
+	if g.RelaxAuto {
+		return a.fastest(g)
+	}
+	return a.within(widest)
+}
+
+func (a *attempt) declines(g *model.Gang, p plan, now time.Time) bool {
+	return g.RelaxAuto && a.weigh(g, p, now).declines
 }
 
 // stricter lists the rules that are better than what the gang must have, best first.
@@ -65,10 +80,18 @@ func (a *attempt) within(widest int) (plan, bool) {
 		return p, true
 	}
 	for r := 1; r <= widest; r++ {
-		for _, d := range a.candidates(&a.c.rungs[r]) {
-			if p, found := a.inDomain(d, r); found {
-				return p, true
-			}
+		if p, found := a.onRung(r); found {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// onRung looks for a place in one domain of a rung.
+func (a *attempt) onRung(r int) (plan, bool) {
+	for _, d := range a.candidates(&a.c.rungs[r]) {
+		if p, found := a.inDomain(d, r); found {
+			return p, true
 		}
 	}
 	return nil, false
