@@ -14,9 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/hcl/v2/hclsimple"
-
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/queues"
 	"github.com/nomad-muster/muster/placer/replay"
 	"github.com/nomad-muster/muster/placer/replay/baseline"
 	"github.com/nomad-muster/muster/placer/replay/report"
@@ -145,9 +144,12 @@ func (c *ReplayCommand) replay(f replayFlags) ([]*replay.Result, error) {
 		return nil, err
 	}
 	if f.queues != "" {
-		if o.Queues, err = readQueues(f.queues); err != nil {
+		doc, err := queues.Load(f.queues)
+		if err != nil {
 			return nil, err
 		}
+		tree := queues.New(doc)
+		o.Queues, o.Settings = tree.Queues(queues.Account{}), tree.Settings()
 	}
 	if o.From, err = day(f.from); err != nil {
 		return nil, err
@@ -243,24 +245,4 @@ func write(dir string, results []*replay.Result) error {
 		}
 	}
 	return nil
-}
-
-// readQueues reads the queues of a file.
-func readQueues(path string) ([]model.Queue, error) {
-	var file struct {
-		Queues []struct {
-			Name   string  `hcl:"name,label"`
-			Quota  int     `hcl:"quota,optional"`
-			Max    int     `hcl:"max,optional"`
-			Weight float64 `hcl:"weight,optional"`
-		} `hcl:"queue,block"`
-	}
-	if err := hclsimple.DecodeFile(path, nil, &file); err != nil {
-		return nil, err
-	}
-	var queues []model.Queue
-	for _, q := range file.Queues {
-		queues = append(queues, model.Queue{Name: q.Name, Quota: q.Quota, Max: q.Max, Weight: q.Weight})
-	}
-	return queues, nil
 }

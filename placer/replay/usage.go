@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/replay/trace"
 )
@@ -64,47 +65,19 @@ func (w *world) bill(now time.Time) {
 	}
 }
 
-// recentRuns is how many run times an estimate looks back on.
-const recentRuns = 50
-
 // kind is what gangs have in common whose run times are taken to be alike. The traces have no job names.
 type kind struct {
 	queue, user string
 	gpus        int
 }
 
-// runs are the last run times of one kind.
-type runs struct {
-	last []time.Duration
-	next int
-	sum  time.Duration
-}
-
-// estimates are how long gangs of each kind have run: the mean of the last.
-type estimates map[kind]*runs
+// estimates are how long gangs of each kind have run, learned as the placer learns them.
+type estimates map[kind]ledger.RunTime
 
 func kindOf(j *trace.Job) kind { return kind{queue: j.Queue, user: j.User, gpus: j.GPUs} }
 
-func (e estimates) of(j *trace.Job) time.Duration {
-	r := e[kindOf(j)]
-	if r == nil {
-		return 0
-	}
-	return r.sum / time.Duration(len(r.last))
-}
+func (e estimates) of(j *trace.Job) time.Duration { return e[kindOf(j)].Typical() }
 
-func (e estimates) add(j *trace.Job, ran time.Duration) {
-	r := e[kindOf(j)]
-	if r == nil {
-		r = &runs{}
-		e[kindOf(j)] = r
-	}
-	if len(r.last) < recentRuns {
-		r.last = append(r.last, ran)
-		r.sum += ran
-		return
-	}
-	r.sum += ran - r.last[r.next]
-	r.last[r.next] = ran
-	r.next = (r.next + 1) % recentRuns
+func (e estimates) add(j *trace.Job, ran time.Duration, now time.Time) {
+	e[kindOf(j)] = e[kindOf(j)].With(ran, now)
 }

@@ -223,7 +223,9 @@ func (w *world) end(l *life, at time.Time) {
 	l.overhead += l.restarts
 	l.slow += at.Sub(l.started) - l.restarts - (l.job.Duration - l.done)
 	l.done, l.phase, l.finish = l.job.Duration, finished, at
-	w.estimates.add(l.job, at.Sub(l.started))
+	if l.evicted == 0 { // one that had to start again has done the rest only
+		w.estimates.add(l.job, at.Sub(l.started), at)
+	}
 	if l.scored {
 		w.left--
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-muster/muster/placer/model"
 	"github.com/nomad-muster/muster/placer/policy"
+	"github.com/nomad-muster/muster/placer/policy/fit"
 )
 
 // Decider is a scheduler.
@@ -41,8 +42,9 @@ func New(name string) (Decider, error) {
 	if !known {
 		return nil, fmt.Errorf("no policy is called %q: there are %s", name, strings.Join(Names(), ", "))
 	}
+	cluster := &fit.Cluster{}
 	return func(s model.Snapshot, k Knowledge, now time.Time) model.Decision {
-		r := newRound(s, k, now)
+		r := newRound(cluster, s, k, now)
 		decide(r)
 		return r.decision
 	}, nil

@@ -33,8 +33,9 @@ type shape struct {
 	steps       time.Duration // how far its locality has widened
 }
 
-func newRound(s model.Snapshot, k Knowledge, now time.Time) *round {
-	r := &round{s: s, k: k, now: now, cluster: fit.New(s), failed: make(map[shape]bool)}
+func newRound(c *fit.Cluster, s model.Snapshot, k Knowledge, now time.Time) *round {
+	r := &round{s: s, k: k, now: now, cluster: c, failed: make(map[shape]bool)}
+	c.Renew(s)
 	for i := range s.Nodes {
 		r.free += s.Nodes[i].Free.Len()
 	}
