@@ -44,8 +44,9 @@ var (
 
 // Read reads a trace, plain or compressed by gzip, and returns its jobs sorted by submission, then name. The formats:
 //
-//   - Philly, as joined from the public trace: job, vc, submit_unix, num_gpus, duration_s. Up to 8 GPUs are one member,
-//     more are members of one GPU, which may be split over nodes in any way.
+//   - Philly, as joined from the public trace: job, vc, submit_unix, num_gpus, duration_s. A queue is called vc- and the
+//     name of the virtual cluster. Up to 8 GPUs are one member, more are members of one GPU, which may be split over nodes
+//     in any way.
 //   - Muri (SIGCOMM 2022): job_id, num_gpu, submit_time, duration, the times in milliseconds. One queue; members as above.
 //   - Muster's own: job, queue, submitted (RFC 3339), gpus, duration_s, and any of member_gpus, user, comm (none, low or
 //     high), priority and max_runtime_s.
@@ -102,7 +103,7 @@ func check(j Job, seen map[string]bool) error {
 
 func phillyJob(r row) (Job, error) {
 	job := Job{
-		Name: r.text("job"), Queue: r.text("vc"), GPUs: int(r.number("num_gpus")), Comm: model.CommUnknown,
+		Name: r.text("job"), Queue: "vc-" + r.text("vc"), GPUs: int(r.number("num_gpus")), Comm: model.CommUnknown,
 		Submitted: time.Unix(r.number("submit_unix"), 0).UTC(), Duration: time.Duration(r.number("duration_s")) * time.Second,
 	}
 	job.MemberGPUs = anySplit(job.GPUs)
