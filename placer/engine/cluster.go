@@ -29,6 +29,7 @@ type site struct {
 	island    int              // the most usable GPUs that are joined by NVLink
 	closed    string           // why nothing may be placed here now
 	pending   []nomad.Placing  // granted, but not placed by Nomad yet: their room is taken
+	network   *nomad.Network   // with the first of those; nil: nobody has asked for it
 }
 
 // sites are all nodes with an inventory, by name.
@@ -200,11 +201,23 @@ func (s step) refused(g ledger.Gang, group ledger.GroupSpec, job *nomad.Job, sit
 		}
 		device := at.best
 		device.Gang, device.Value, device.Size, device.GPUs, device.NVLink = g.Name, group.Value, size, group.GPUs, at.island >= group.GPUs
-		if why := s.rules.Refusal(job, group.Group, at.nomad, device); why != "" {
+		why := s.rules.Refusal(job, group.Group, at.nomad, device)
+		if why == "" && job.AsksForNetwork(group.Group) {
+			why = s.network(at).Refusal(job, group.Group)
+		}
+		if why != "" {
 			out[name] = why
 		}
 	}
 	return out
+}
+
+// network is a site's network with what is pending there taken, counted once in a step.
+func (s step) network(at *site) *nomad.Network {
+	if at.network == nil {
+		at.network = s.Nomad.Network(at.nomad, at.pending)
+	}
+	return at.network
 }
 
 // device is a slot of some GPUs here as the device plugin would offer it, for nobody yet.

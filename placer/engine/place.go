@@ -158,6 +158,9 @@ func (s step) objection(g ledger.Gang, grant model.Grant, sites map[string]*site
 		return fmt.Sprintf("the job's distinct_hosts forbids two members on one node, and the place found has two on %s; "+
 			"remove it, or ask for as many GPUs per member as a node has", node)
 	}
+	if why := job.Indistinct(spots(grant, sites)); why != "" {
+		return fmt.Sprintf("the place found breaks a constraint that the job's members have among each other (%s)", why)
+	}
 	placings := placings(job, grant)
 	for _, node := range slices.Sorted(maps.Keys(placings)) {
 		at := sites[node]
@@ -194,6 +197,17 @@ func crowded(job *nomad.Job, grant model.Grant) string {
 		taken[at] = true
 	}
 	return ""
+}
+
+// spots are a grant's members by rank, as far as Nomad knows their nodes.
+func spots(grant model.Grant, sites map[string]*site) []nomad.Spot {
+	var out []nomad.Spot
+	for _, m := range grant.Members {
+		if at := sites[m.Node]; at != nil && at.nomad != nil {
+			out = append(out, nomad.Spot{Group: m.Group, Node: at.nomad})
+		}
+	}
+	return out
 }
 
 // placings are a grant's members by node.

@@ -185,6 +185,9 @@ func (e event) spec() *api.Job {
 		group.RestartPolicy = &api.RestartPolicy{Attempts: &attempts, Mode: &mode}
 		group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: &attempts, Unlimited: &unlimited, Delay: &delay, DelayFunction: &constant}
 		group.Disconnect = &api.DisconnectStrategy{LostAfter: &disconnect}
+		if port := e.number("port", 0); port > 0 {
+			group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: port}}}}
+		}
 		if _, set := e.options["distinct"]; set {
 			group.Constrain(api.NewConstraint("", "distinct_hosts", "true"))
 		}

@@ -205,7 +205,11 @@ func (w *world) addNode(name, rack string, gpus int) {
 		Attributes: map[string]string{"kernel.name": "linux"},
 		NodeResources: &structs.NodeResources{
 			Cpu: structs.NodeCpuResources{CpuShares: 100000, TotalCpuCores: 64}, Memory: structs.NodeMemoryResources{MemoryMB: 1 << 20},
-			Disk: structs.NodeDiskResources{DiskMB: 1 << 20},
+			Disk:     structs.NodeDiskResources{DiskMB: 1 << 20},
+			Networks: structs.Networks{{Mode: "host", Device: "eth0", IP: "10.0.0.1"}},
+			NodeNetworks: []*structs.NodeNetworkResource{{
+				Mode: "host", Device: "eth0", Addresses: []structs.NodeNetworkAddress{{Alias: "default", Address: "10.0.0.1"}},
+			}},
 		},
 		Drivers: map[string]*structs.DriverInfo{
 			"muster": {Detected: true, Healthy: true}, "docker": {Detected: true, Healthy: true},

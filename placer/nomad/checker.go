@@ -71,7 +71,7 @@ func NewChecker() *Checker {
 func (c *Checker) Turn() { c.before, c.known = c.known, map[asker]map[string]verdict{} }
 
 // Refusal says why Nomad would not place a group of a job on a node with such a slot; empty: it would, as far as room
-// allows. CSI volumes are not looked at: they depend on more than the node.
+// and what Network counts allow. CSI volumes are not looked at: they depend on more than the node.
 func (c *Checker) Refusal(job *Job, group string, node *structs.Node, device SlotDevice) string {
 	if job.Spec == nil {
 		return job.Problem
@@ -129,6 +129,9 @@ func check(job *structs.Job, group *structs.TaskGroup, node *structs.Node) strin
 		if !network.Feasible(node) {
 			return "it lacks the network that the group asks for: " + filtered(ctx.Metrics())
 		}
+	}
+	if why := indistinct(job, []Spot{{Group: group.Name, Node: node}}); why != "" {
+		return "it does not meet the job's distinct_property: " + why
 	}
 	devices := scheduler.NewDeviceChecker(ctx)
 	devices.SetTaskGroup(group)

@@ -76,31 +76,49 @@ type Placing struct {
 	Members int
 }
 
-// Fits asks Nomad's own arithmetic whether a node can take all of these beside what it runs: CPU, memory, disk,
-// bandwidth and static ports. The reason names what is short.
-func (s State) Fits(node *structs.Node, placings []Placing) (reason string, fits bool) {
+// group is the group that is placed; nil: the job has no such group any more.
+func (p Placing) group() *structs.TaskGroup {
+	if p.Job.Spec == nil {
+		return nil
+	}
+	return p.Job.Spec.LookupTaskGroup(p.Group)
+}
+
+// on are the allocations of a node that are not terminal, as far as Nomad's arithmetic looks at them.
+func (s State) on(node *structs.Node) []*structs.Allocation {
 	var all []*structs.Allocation
 	for _, a := range s.Allocs[node.ID] {
 		if !a.Terminal() && a.Resources != nil {
 			all = append(all, &structs.Allocation{ID: a.ID, NodeID: node.ID, ClientStatus: a.Client, AllocatedResources: a.Resources})
 		}
 	}
+	return all
+}
+
+// Fits asks Nomad's own arithmetic whether a node can take all of these beside what it runs: CPU, memory, disk,
+// bandwidth and ports. The reason names what is short.
+func (s State) Fits(node *structs.Node, placings []Placing) (reason string, fits bool) {
+	all, network := s.on(node), s.Network(node, nil)
+	defer network.index.Release()
+	if network.bad != "" {
+		return network.bad, false
+	}
 	for _, p := range placings {
-		var group *structs.TaskGroup
-		if p.Job.Spec != nil {
-			group = p.Job.Spec.LookupTaskGroup(p.Group)
-		}
+		group := p.group()
 		if group == nil {
 			return "the job has no group " + p.Group + " any more", false
 		}
 		for i := range p.Members {
+			if err := network.take(group); err != nil {
+				return "network: " + err.Error(), false
+			}
 			all = append(all, &structs.Allocation{
 				ID: fmt.Sprintf("new %s %d", p.Group, i), NodeID: node.ID, ClientStatus: structs.AllocClientStatusPending,
 				AllocatedResources: resources(group, node),
 			})
 		}
 	}
-	fits, dimension, _, err := structs.AllocsFit(node, all, nil, false)
+	fits, dimension, _, err := structs.AllocsFit(node, all, network.index, false)
 	switch {
 	case err != nil:
 		return err.Error(), false
@@ -110,12 +128,11 @@ func (s State) Fits(node *structs.Node, placings []Placing) (reason string, fits
 	return "", true
 }
 
-// resources is what the scheduler would give one member, but for devices and ports that Nomad chooses itself.
+// resources is what the scheduler would give one member, but for devices and the network.
 func resources(group *structs.TaskGroup, node *structs.Node) *structs.AllocatedResources {
 	out := &structs.AllocatedResources{
 		Tasks:          make(map[string]*structs.AllocatedTaskResources, len(group.Tasks)),
 		TaskLifecycles: make(map[string]*structs.TaskLifecycleConfig, len(group.Tasks)),
-		Shared:         structs.AllocatedSharedResources{Ports: staticPorts(group, node)},
 	}
 	if group.EphemeralDisk != nil {
 		out.Shared.DiskMB = int64(group.EphemeralDisk.SizeMB)
@@ -138,36 +155,4 @@ func cpuShares(r *structs.Resources, node *structs.Node) int64 {
 		return 0
 	}
 	return int64(r.Cores) * node.NodeResources.Cpu.SharesPerCore()
-}
-
-// staticPorts are the ports that every member takes on its node.
-func staticPorts(group *structs.TaskGroup, node *structs.Node) structs.AllocatedPorts {
-	var out structs.AllocatedPorts
-	if node == nil || node.NodeResources == nil {
-		return nil
-	}
-	for _, network := range group.Networks {
-		for _, port := range network.ReservedPorts {
-			for _, ip := range addresses(node, port.HostNetwork) {
-				out = append(out, structs.AllocatedPortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: ip})
-			}
-		}
-	}
-	return out
-}
-
-// addresses are a node's addresses in one of its host networks, "" and "default" being the usual one.
-func addresses(node *structs.Node, hostNetwork string) []string {
-	if hostNetwork == "" {
-		hostNetwork = "default"
-	}
-	var out []string
-	for _, network := range node.NodeResources.NodeNetworks {
-		for _, address := range network.Addresses {
-			if address.Alias == hostNetwork {
-				out = append(out, address.Address)
-			}
-		}
-	}
-	return out
 }
