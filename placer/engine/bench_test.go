@@ -11,7 +11,7 @@ import (
 // BenchmarkStep is one decision about gangs that all wait, on nodes that are all taken: what a placer does each tick of
 // a busy cluster.
 func BenchmarkStep(b *testing.B) {
-	for _, size := range []struct{ nodes, gangs int }{{100, 50}, {1000, 50}, {1000, 500}} {
+	for _, size := range []struct{ nodes, gangs int }{{100, 50}, {500, 200}, {1000, 500}} {
 		b.Run(fmt.Sprintf("nodes=%d/gangs=%d", size.nodes, size.gangs), func(b *testing.B) {
 			w := newWorld(b)
 			for i := range size.nodes {

@@ -4,6 +4,8 @@
 package nomad
 
 import (
+	"slices"
+
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/nomad/structs"
@@ -26,6 +28,9 @@ func (j *Job) Indistinct(spots []Spot) string {
 }
 
 func indistinct(job *structs.Job, spots []Spot) string {
+	if !slices.ContainsFunc(job.Constraints, isDistinct) && !slices.ContainsFunc(spots, func(s Spot) bool { return distinctIn(job, s.Group) }) {
+		return "" // nearly always, and asked for each group and node
+	}
 	nodes := nodesByID{nodes: map[string]*structs.Node{}}
 	plan := &structs.Plan{NodeAllocation: map[string][]*structs.Allocation{}}
 	ctx := scheduler.NewEvalContext(nil, nodes, plan, hclog.NewNullLogger())
@@ -41,9 +46,15 @@ func indistinct(job *structs.Job, spots []Spot) string {
 	return ""
 }
 
+func isDistinct(c *structs.Constraint) bool { return c.Operand == structs.ConstraintDistinctProperty }
+
+func distinctIn(job *structs.Job, group string) bool {
+	spec := job.LookupTaskGroup(group)
+	return spec != nil && slices.ContainsFunc(spec.Constraints, isDistinct)
+}
+
 // unlike says why the next member can't be on its node beside those that are planned; empty: it can.
 func unlike(ctx scheduler.Context, job *structs.Job, spot Spot) string {
-	isDistinct := func(c *structs.Constraint) bool { return c.Operand == structs.ConstraintDistinctProperty }
 	for _, c := range job.Constraints {
 		if isDistinct(c) {
 			set := scheduler.NewPropertySet(ctx, job)
