@@ -285,9 +285,9 @@ func (s step) completed(g ledger.Gang) bool {
 // ajar says whether some of a gang's slots are not as its document has them: the ledger was set back, or a node
 // remembered that they were closing.
 func (s step) ajar(g ledger.Gang) bool {
-	for _, slots := range s.Ledger.Found(g.Reservation.ID) {
-		if slices.ContainsFunc(slots, func(slot ledger.Slot) bool {
-			return (slot.State == ledger.SlotClosing) != (g.State == ledger.GangClosing)
+	for _, p := range g.Reservation.Placements {
+		if slices.ContainsFunc(s.Ledger.Tables[p.Node].Doc.Slots, func(slot ledger.Slot) bool {
+			return slot.Reservation == g.Reservation.ID && (slot.State == ledger.SlotClosing) != (g.State == ledger.GangClosing)
 		}) {
 			return true
 		}
