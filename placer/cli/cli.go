@@ -22,11 +22,11 @@ import (
 const (
 	exitDone        = 0
 	exitFailed      = 1
-	exitFaultyFile  = 2   // a job file has errors
+	exitFaultyFile  = 2   // a job file or a queue file has errors
 	exitInterrupted = 130 // as of any program that Ctrl-C has ended
 )
 
-// Run runs one muster command and returns its exit code: 0 done, 1 failed, 2 a job file has errors, 130 interrupted.
+// Run runs one muster command and returns its exit code: 0 done, 1 failed, 2 a file has errors, 130 interrupted.
 func Run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	ui := &cli.BasicUi{Reader: stdin, Writer: stdout, ErrorWriter: stderr}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,17 +57,20 @@ func Commands(meta Meta) map[string]cli.CommandFactory {
 		return func() (cli.Command, error) { return c, nil }
 	}
 	return map[string]cli.CommandFactory{
-		"gang":     factory(&GangCommand{Meta: meta}),
-		"gangs":    factory(&GangsCommand{Meta: meta}),
-		"nodes":    factory(&NodesCommand{Meta: meta}),
-		"placer":   factory(&PlacerCommand{Meta: meta}),
-		"preempt":  factory(&PreemptCommand{Meta: meta}),
-		"release":  factory(&ReleaseCommand{Meta: meta}),
-		"replay":   factory(&ReplayCommand{Meta: meta}),
-		"run":      factory(&RunCommand{Meta: meta}),
-		"set":      factory(&SetCommand{Meta: meta}),
-		"status":   factory(&StatusCommand{Meta: meta}),
-		"topo":     factory(&TopoCommand{Meta: meta}),
-		"validate": factory(&ValidateCommand{Meta: meta}),
+		"gang":        factory(&GangCommand{Meta: meta}),
+		"gangs":       factory(&GangsCommand{Meta: meta}),
+		"nodes":       factory(&NodesCommand{Meta: meta}),
+		"placer":      factory(&PlacerCommand{Meta: meta}),
+		"preempt":     factory(&PreemptCommand{Meta: meta}),
+		"queue apply": factory(&QueueApplyCommand{Meta: meta}),
+		"queue list":  factory(&QueueListCommand{Meta: meta}),
+		"queue show":  factory(&QueueShowCommand{Meta: meta}),
+		"release":     factory(&ReleaseCommand{Meta: meta}),
+		"replay":      factory(&ReplayCommand{Meta: meta}),
+		"run":         factory(&RunCommand{Meta: meta}),
+		"set":         factory(&SetCommand{Meta: meta}),
+		"status":      factory(&StatusCommand{Meta: meta}),
+		"topo":        factory(&TopoCommand{Meta: meta}),
+		"validate":    factory(&ValidateCommand{Meta: meta}),
 	}
 }

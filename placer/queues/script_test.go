@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
@@ -18,7 +19,7 @@ import (
 // was read about jobs, one "queue namespace priority" a line, where queue - is none named.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		var doc ledger.Queues
+		var doc, before ledger.Queues
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			switch d.Cmd {
 			case "parse":
@@ -26,8 +27,10 @@ func TestScripts(t *testing.T) {
 				if err != nil {
 					return err.Error()
 				}
-				doc = next
+				before, doc = doc, next
 				return compact(t, doc)
+			case "changes":
+				return strings.Join(append(Changes(before, doc), ""), "\n")
 			case "may":
 				return may(t, New(doc), d.Input)
 			}

@@ -55,11 +55,11 @@ func (t Tree) Refusal(queue, namespace string, priority int) string {
 	if !t.Has(queue) {
 		return fmt.Sprintf("there is no queue %s; 'muster queue list' shows those there are", queue)
 	}
-	if allowed := t.allowed(queue); len(allowed) > 0 && !slices.Contains(allowed, namespace) {
+	if allowed := t.OpenTo(queue); len(allowed) > 0 && !slices.Contains(allowed, namespace) {
 		return fmt.Sprintf("queue %s takes only jobs of namespace %s, and this one is of namespace %s; %s",
 			queue, strings.Join(allowed, " or "), namespace, t.elsewhere(queue, namespace))
 	}
-	if r := t.Priorities(queue); priority < r.Min || priority > r.Max {
+	if r := t.priorities(queue); r != nil && (priority < r.Min || priority > r.Max) {
 		return fmt.Sprintf("queue %s takes priorities from %d to %d and the job has %d; change the job's priority", queue, r.Min, r.Max, priority)
 	}
 	return ""
@@ -69,14 +69,14 @@ func (t Tree) Refusal(queue, namespace string, priority int) string {
 func (t Tree) elsewhere(queue, namespace string) string {
 	const ask = "ask an operator to add the namespace to the queue"
 	home := t.Home(namespace)
-	if allowed := t.allowed(home); home == queue || len(allowed) > 0 && !slices.Contains(allowed, namespace) {
+	if allowed := t.OpenTo(home); home == queue || len(allowed) > 0 && !slices.Contains(allowed, namespace) {
 		return ask
 	}
 	return fmt.Sprintf("use queue %s, or %s", home, ask)
 }
 
-// allowed are the namespaces that may use a queue, as it or the nearest around it lists them. None: everybody may.
-func (t Tree) allowed(queue string) []string {
+// OpenTo are the namespaces that may use a queue, as it or the nearest around it lists them. None: everybody may.
+func (t Tree) OpenTo(queue string) []string {
 	for name := range upwards(queue) {
 		if list := t.queues[name].Namespaces; len(list) > 0 {
 			return list
@@ -85,14 +85,21 @@ func (t Tree) allowed(queue string) []string {
 	return nil
 }
 
-// Priorities is the range of job priorities that a queue takes: its own, or that of the nearest queue around it.
+// Priorities is the range of job priorities that a queue takes: its own, or that of the nearest queue around it, else all.
 func (t Tree) Priorities(queue string) ledger.PriorityRange {
-	for name := range upwards(queue) {
-		if r := t.queues[name].Priority; r != nil {
-			return *r
-		}
+	if r := t.priorities(queue); r != nil {
+		return *r
 	}
 	return ledger.PriorityRange{Min: 1, Max: jobspecs.MaxPriority}
+}
+
+func (t Tree) priorities(queue string) *ledger.PriorityRange {
+	for name := range upwards(queue) {
+		if r := t.queues[name].Priority; r != nil {
+			return r
+		}
+	}
+	return nil
 }
 
 // Defaults are the knobs that hold for jobs of a queue which do not say them, each from the nearest queue that has it.
