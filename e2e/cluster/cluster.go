@@ -48,7 +48,7 @@ type Config struct {
 // Limits are how long things may take and how often they may fail. Zero values are what most stories have.
 type Limits struct {
 	FenceTime         time.Duration // 30 s
-	PlacementDeadline time.Duration // 60 s
+	PlacementDeadline time.Duration // 2 min: the machine may be busy
 	MaxFailures       int           // 8
 	// Heartbeat is the least time in which Nomad's server hears of each client, and the grace that it gives. Default:
 	// Nomad's 10 s.
@@ -57,7 +57,7 @@ type Limits struct {
 
 func (l Limits) orDefault() Limits {
 	return Limits{
-		FenceTime: cmp.Or(l.FenceTime, 30*time.Second), PlacementDeadline: cmp.Or(l.PlacementDeadline, time.Minute),
+		FenceTime: cmp.Or(l.FenceTime, 30*time.Second), PlacementDeadline: cmp.Or(l.PlacementDeadline, 2*time.Minute),
 		MaxFailures: cmp.Or(l.MaxFailures, 8), Heartbeat: cmp.Or(l.Heartbeat, 10*time.Second),
 	}
 }

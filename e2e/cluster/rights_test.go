@@ -63,10 +63,10 @@ func TestConsulPoliciesAreLeast(t *testing.T) {
 
 // startConsulOnly is a cluster of which only Consul runs.
 func startConsulOnly(t *testing.T) *Cluster {
+	binaries, err := Build(t.Context())
+	must.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
-	binaries, err := Build(ctx)
-	must.NoError(t, err)
 	c, err := prepare(Config{Name: "policies", ACL: true}, binaries)
 	must.NoError(t, err)
 	t.Cleanup(func() { must.NoError(t, c.Stop(t.Failed())) })

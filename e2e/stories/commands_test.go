@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/shoenig/test/must"
 
@@ -36,7 +35,7 @@ func (s *stage) startMuster(args ...string) (ended func(code int) string) {
 	return func(code int) string {
 		s.t.Helper()
 		var e end
-		s.await("muster "+strings.Join(args, " ")+" to end", 15*time.Minute, func() (bool, string) {
+		s.await("muster "+strings.Join(args, " ")+" to end", clusterLifetime, func() (bool, string) {
 			select {
 			case e = <-done:
 				return true, ""

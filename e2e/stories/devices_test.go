@@ -24,7 +24,7 @@ import (
 
 // TestDevices tells, one after the other on one cluster, what the device plugin does in trouble.
 func TestDevices(t *testing.T) {
-	c := startCluster(t, cluster.Config{Name: "devices", Nodes: cluster.FourNodes()[:2], Limits: cluster.Limits{Heartbeat: seconds(3)}})
+	c := startCluster(t, cluster.Config{Name: "devices", Nodes: cluster.FourNodes()[:2], Limits: cluster.Limits{Heartbeat: seconds(5)}})
 	for _, story := range []struct {
 		name string
 		told func(s *stage)

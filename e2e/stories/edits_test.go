@@ -24,7 +24,7 @@ func TestEdits(t *testing.T) {
 	nodes := cluster.FourNodes()
 	nodes[3] = cluster.Node{Name: "n4", Topology: nodes[3].Topology, Machine: fakenvml.HGX8("n4")}
 	c := startCluster(t, cluster.Config{Name: "edits", Nodes: nodes, Limits: cluster.Limits{
-		Heartbeat: seconds(3), PlacementDeadline: startWithin, // device plugins are paused
+		Heartbeat: seconds(5), PlacementDeadline: startWithin, // device plugins are paused
 	}})
 	for _, story := range []struct {
 		name string

@@ -119,18 +119,21 @@ func (s *stage) preempt(winner string, phase time.Duration) (closest time.Durati
 	must.NotEq(s.t, before.Reservation.ID, s.document("victim").Reservation.ID)
 	must.SliceNotEmpty(s.t, times)
 	closest = clusterLifetime
-	for _, at := range times {
-		closest = min(closest, granted.At.Sub(at).Abs())
+	for _, asked := range times {
+		closest = min(closest, max(asked.from.Sub(granted.At), granted.At.Sub(asked.to), 0))
 	}
 	return closest, len(times)
 }
 
+// span is the time that a request took.
+type span struct{ from, to time.Time }
+
 // keepEvaluating asks Nomad again and again to place what is missing of a job, until it is stopped; then it returns when.
-func (s *stage) keepEvaluating(job string, phase time.Duration) (stop func() []time.Time) {
+func (s *stage) keepEvaluating(job string, phase time.Duration) (stop func() []span) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	done := make(chan []time.Time)
+	done := make(chan []span)
 	go func() {
-		var times []time.Time
+		var times []span
 		timer := time.NewTimer(phase)
 		defer timer.Stop()
 		for {
@@ -140,13 +143,14 @@ func (s *stage) keepEvaluating(job string, phase time.Duration) (stop func() []t
 				return
 			case <-timer.C:
 				timer.Reset(evaluateEvery)
+				from := time.Now()
 				if _, _, err := s.Nomad.Jobs().ForceEvaluate(job, (&nomad.WriteOptions{}).WithContext(ctx)); err == nil {
-					times = append(times, time.Now())
+					times = append(times, span{from, time.Now()})
 				}
 			}
 		}
 	}()
-	return func() []time.Time {
+	return func() []span {
 		cancel()
 		return <-done
 	}

@@ -138,13 +138,16 @@ func (s *stage) checkRights(policy string, requests map[string]func(c *nomad.Cli
 	s.t.Helper()
 	rules, err := cluster.Policy(policy)
 	must.NoError(s.t, err)
-	whole := s.clientWith(policy, rules)
 	for right, request := range requests {
-		must.StrContains(s.t, rules, right)
-		must.NoError(s.t, request(whole), must.Sprintf("with %s", policy))
-		less := strings.Replace(rules, right, "", 1)
+		enough := rules
+		if right == `"scale-job",` { // in Nomad who may submit a job may scale it as well
+			enough = strings.Replace(rules, `"submit-job",`, "", 1)
+		}
+		must.StrContains(s.t, enough, right)
+		must.NoError(s.t, request(s.clientWith(policy, enough)), must.Sprintf("with %s", policy))
+		less := strings.Replace(enough, right, "", 1)
 		if strings.HasSuffix(right, `policy = "read"`) {
-			less = strings.Replace(rules, right, strings.Replace(right, "read", "deny", 1), 1)
+			less = strings.Replace(enough, right, strings.Replace(right, "read", "deny", 1), 1)
 		}
 		must.Error(s.t, request(s.clientWith(policy+"-less", less)), must.Sprintf("without %s of %s", right, policy))
 	}

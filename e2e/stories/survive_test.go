@@ -196,8 +196,8 @@ func hopelessStarts() int {
 	return 3
 }
 
-// hopeless: a command that does not exist is tried as often as the placer is told; then the job ends with the reason, and
-// so does muster run.
+// hopeless: a command that does not exist is tried as often as the placer is told; then the job ends with the reason, and so
+// does muster run.
 func hopeless(s *stage) (end func()) {
 	starts, began := hopelessStarts(), time.Now()
 	inARow := fmt.Sprintf("failed %d times in a row", starts)
@@ -206,7 +206,7 @@ func hopeless(s *stage) (end func()) {
 		said := ended(1)
 		must.StrContains(s.t, said, "gang hopeless has failed: "+inARow+": rank ")
 		must.StrContains(s.t, said, "edit and run the job again\n")
-		doc := s.awaitState("hopeless", ledger.GangFailed, time.Duration(starts)*2*startWithin)
+		doc := s.awaitState("hopeless", ledger.GangFailed, noticeWithin)
 		must.StrContains(s.t, doc.Why.Text, inARow+": rank ")
 		must.StrContains(s.t, doc.Why.Text, "edit and run the job again")
 		s.awaitDead("hopeless")
