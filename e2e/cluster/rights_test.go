@@ -40,7 +40,7 @@ func TestConsulPoliciesAreLeast(t *testing.T) {
 			if !withdrawn {
 				err = errors.Join(err, errors.New("the order is not withdrawn"))
 			}
-			return errors.Join(err, putErr, withdrawErr)
+			return errors.Join(err, putErr, withdrawErr, applyQueues(ctx, book))
 		},
 	} {
 		rules, err := Policy("consul-" + part)
@@ -109,6 +109,16 @@ func leadOnce(ctx context.Context, book *ledger.Ledger) error {
 		_, err := book.NewEpoch(ctx, lease)
 		return err
 	})
+}
+
+// applyQueues puts the queues that are there in place of themselves.
+func applyQueues(ctx context.Context, book *ledger.Ledger) error {
+	applied, err := book.GetQueues(ctx)
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return err
+	}
+	_, err = book.PutQueues(ctx, applied)
+	return err
 }
 
 // filled is a ledger with one open slot on node n1.

@@ -1,7 +1,7 @@
 # Consul policy of a placer. p1 is the name of the Consul agent that it speaks to, global Nomad's region.
 
 key_prefix "muster/global/" {
-  policy = "write" # who leads, slots, gangs, refusals, and removing runs: the placer owns the GPUs
+  policy = "write" # who leads, slots, gangs, refusals, use of queues, and removing runs: the placer owns the GPUs
 }
 
 session "p1" {
