@@ -91,6 +91,7 @@ func TestNoPingPongRandom(t *testing.T) {
 // struggle is a cluster in which gangs never end, unless they are evicted.
 type struggle struct {
 	world
+	decider                         policy.Decider
 	now                             time.Time
 	rounds, evictions, lastEviction int
 	evictedFor                      map[string]string
@@ -128,7 +129,7 @@ func (s *struggle) round(t must.T) {
 			s.happened("gone", r.Name, s.now)
 		}
 	}
-	d := policy.Decide(s.snapshot, s.now)
+	d := s.decider.Decide(s.snapshot, s.now)
 	for _, grant := range d.Grants {
 		s.take(grant, s.now)
 	}

@@ -86,7 +86,11 @@ func (r *round) resume() []*model.Gang {
 	slices.SortFunc(marked, r.rule.Compare)
 	for _, gang := range marked {
 		r.release(gang)
-		if outcome, _ := r.start(gang); outcome != started && !r.awaits(gang) {
+		switch outcome, reason := r.start(gang); {
+		case outcome == started || outcome != objected && r.awaits(gang):
+		case outcome == objected: // it has been asked about, and nothing that is to end would change the answer
+			r.wait(waiting{gang: gang, reason: reason})
+		default:
 			others = append(others, gang)
 		}
 	}

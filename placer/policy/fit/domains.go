@@ -32,12 +32,6 @@ func (c *Cluster) Domains(g model.Gang, now time.Time) [][][]int {
 	return rungs
 }
 
-// Width returns how many rungs of the ladder a gang may use by now.
-func (c *Cluster) Width(g model.Gang, now time.Time) int {
-	widest, _ := c.permitted(&g, now)
-	return widest + 1
-}
-
 // Number returns the number of a node, or false if the cluster does not know it.
 func (c *Cluster) Number(node string) (int, bool) {
 	i, known := c.byName[node]

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nomad-muster/muster/placer/policy/words"
 )
 
 // needs tells what ask k wants, or the whole gang if k is -1; free is "free " or empty.
@@ -60,48 +62,12 @@ func mostOften(texts []string) string {
 	return strings.Join(told, "; ")
 }
 
-// list joins words as in "a, b and c".
-func list(words []string) string {
-	if len(words) < 2 {
-		return strings.Join(words, "")
-	}
-	last := len(words) - 1
-	return strings.Join(words[:last], ", ") + " and " + words[last]
-}
+// The plain words are those of package words.
 
-// count tells a number of things, "1 node" or "2 nodes".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
+func list(names []string) string { return words.List(names) }
 
-// verb picks the form that goes with a number of things.
-func verb(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
+func count(n int, thing string) string { return words.Count(n, thing) }
 
-// roughly rounds a time to come up, so that the text changes rarely: to whole minutes above two minutes, to ten seconds
-// below.
-func roughly(d time.Duration) string {
-	step := 10 * time.Second
-	if d > 2*time.Minute {
-		step = time.Minute
-	}
-	d = max(step, (d+step-1)/step*step)
-	text := ""
-	for _, unit := range []struct {
-		length time.Duration
-		name   string
-	}{{time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}} {
-		if n := d / unit.length; n > 0 {
-			text += fmt.Sprintf("%d%s", n, unit.name)
-		}
-		d %= unit.length
-	}
-	return text
-}
+func verb(n int, one, many string) string { return words.Verb(n, one, many) }
+
+func roughly(d time.Duration) string { return words.Roughly(d) }
