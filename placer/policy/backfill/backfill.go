@@ -93,7 +93,7 @@ func (p *Planner) steps(g *model.Gang) []step {
 	inUse, usable := p.Cluster.Load()
 	free := usable - inUse
 	widens := widenings(g, p.Now)
-	var steps []step
+	steps := make([]step, 0, len(p.Endings)+len(widens))
 	for i := range p.Endings {
 		e := &p.Endings[i]
 		for len(widens) > 0 && (e.At.IsZero() || widens[0].Before(e.At)) {
