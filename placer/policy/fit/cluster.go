@@ -73,7 +73,7 @@ func (c *Cluster) Renew(s model.Snapshot) {
 		c.span, c.memo = spanOf(s), newMemo()
 	}
 	c.memo.forgetGangs()
-	c.forecast = forecast{running: s.Running}
+	c.forecast = newForecast(s.Running)
 	for at := range s.Nodes {
 		from := &s.Nodes[at]
 		i := c.order[at]
@@ -106,7 +106,7 @@ func (c *Cluster) build(s model.Snapshot) {
 	c.tallies = make([]summary, c.slots)
 	c.span = spanOf(s)
 	c.memo = newMemo()
-	c.forecast = forecast{running: s.Running}
+	c.forecast = newForecast(s.Running)
 }
 
 func spanOf(s model.Snapshot) int {
@@ -122,7 +122,7 @@ func (c *Cluster) Clone() *Cluster {
 	clone.nodes = slices.Clone(c.nodes)
 	clone.tallies = make([]summary, c.slots)
 	clone.memo = newMemo()
-	clone.forecast = forecast{running: c.forecast.running}
+	clone.forecast = forecast{holdings: c.forecast.holdings}
 	return &clone
 }
 

@@ -53,7 +53,7 @@ func (k *kept) use(r running, sign int64) {
 func drawCluster(t *rapid.T) model.Snapshot {
 	s := model.Snapshot{Levels: []string{"zone", "rack"}}
 	topologies := []*gpu.Topology{joined(8, true), joined(8, false), joined(2, true)}
-	nodes := rapid.IntRange(1, 150).Draw(t, "nodes")
+	nodes := rapid.IntRange(1, 80).Draw(t, "nodes")
 	alike := rapid.Bool().Draw(t, "alike")
 	for i := range nodes {
 		n := model.Node{
@@ -112,7 +112,7 @@ func TestKeptCluster(t *testing.T) {
 		k := &kept{Cluster: fit.New(s), snapshot: s}
 		k.snapshot.Nodes = slices.Clone(s.Nodes)
 		var gangs []model.Gang
-		for i := range 6 {
+		for i := range 4 {
 			gangs = append(gangs, drawWaiting(t, s, i))
 		}
 		t.Repeat(map[string]func(*rapid.T){

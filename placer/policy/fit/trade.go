@@ -4,6 +4,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -193,66 +194,90 @@ func (a *attempt) part(servers int) int {
 
 // forecast is when the GPUs of nodes are expected to come free.
 type forecast struct {
-	running  []model.Running
-	now      time.Time
-	releases [][]release // by node, soonest first; nil: not looked at yet
-	changes  int
-	waits    map[int][]time.Duration // by GPUs: for each node how long it takes until so many are free
+	*holdings
+	now     time.Time
+	changes int
+	waits   map[int][]time.Duration // by GPUs: for each node how long it takes until so many are free
 }
 
+// holdings are what running gangs hold. Clones share them.
+type holdings struct {
+	running []model.Running
+	byNode  [][]holding // nil: not looked at yet
+}
+
+type holding struct {
+	by   *model.Running
+	gpus gpu.Set
+}
+
+// release is GPUs that are expected to come free.
 type release struct {
 	in   time.Duration
 	gpus gpu.Set
 }
 
+func newForecast(running []model.Running) forecast {
+	return forecast{holdings: &holdings{running: running}}
+}
+
 // waits returns for each node how long it takes until it is expected to have so many GPUs free; math.MaxInt64 if never.
 func (c *Cluster) waits(gpus int, now time.Time) []time.Duration {
 	f := &c.forecast
-	if f.releases == nil || !f.now.Equal(now) {
-		c.foresee(now)
-	}
-	if f.changes != c.memo.changes || f.waits == nil {
-		f.changes, f.waits = c.memo.changes, make(map[int][]time.Duration)
+	if f.changes != c.memo.changes || f.waits == nil || !f.now.Equal(now) {
+		f.now, f.changes, f.waits = now, c.memo.changes, make(map[int][]time.Duration)
 	}
 	if known, found := f.waits[gpus]; found {
 		return known
 	}
 	waits := make([]time.Duration, len(c.nodes))
 	for i := range c.nodes {
-		free := c.nodes[i].free
-		for _, r := range f.releases[i] {
-			if free.Len() >= gpus {
-				break
-			}
-			free |= r.gpus & c.nodes[i].Usable
-			waits[i] = r.in
-		}
-		if free.Len() < gpus {
+		switch n := &c.nodes[i]; {
+		case n.free.Len() >= gpus:
+		case n.usable < gpus:
 			waits[i] = math.MaxInt64
+		default:
+			waits[i] = c.waitOn(i, gpus, now)
 		}
 	}
 	f.waits[gpus] = waits
 	return waits
 }
 
-func (c *Cluster) foresee(now time.Time) {
-	f := &c.forecast
-	f.now, f.waits, f.releases = now, nil, make([][]release, len(c.nodes))
-	for at := range f.running {
-		r := &f.running[at]
-		if r.Closing && r.FreedFor != "" {
-			continue // what it gives back is another gang's
+// waitOn returns how long it takes until node i is expected to have so many GPUs free, which it has not now.
+func (c *Cluster) waitOn(i, gpus int, now time.Time) time.Duration {
+	if c.forecast.byNode == nil {
+		c.forecast.byNode = c.holdings()
+	}
+	var releases []release
+	for _, h := range c.forecast.byNode[i] {
+		releases = append(releases, release{in: ends.Guess(h.by, now).Sub(now), gpus: h.gpus})
+	}
+	slices.SortStableFunc(releases, func(a, b release) int { return cmp.Compare(a.in, b.in) })
+	free := c.nodes[i].free
+	for _, r := range releases {
+		if free |= r.gpus & c.nodes[i].Usable; free.Len() >= gpus {
+			return r.in
 		}
-		in := ends.Guess(r, now).Sub(now)
+	}
+	return math.MaxInt64
+}
+
+// holdings sorts what running gangs hold by node. What is given back for another gang is left out.
+func (c *Cluster) holdings() [][]holding {
+	byNode := make([][]holding, len(c.nodes))
+	for at := range c.forecast.running {
+		r := &c.forecast.running[at]
+		if r.Closing && r.FreedFor != "" {
+			continue
+		}
 		for _, m := range r.Members {
 			if i, known := c.byName[m.Node]; known {
-				f.releases[i] = append(f.releases[i], release{in: in, gpus: m.GPUs})
+				byNode[i] = append(byNode[i], holding{by: r, gpus: m.GPUs})
 			}
 		}
 	}
-	for _, releases := range f.releases {
-		slices.SortStableFunc(releases, func(a, b release) int { return int(min(max(a.in-b.in, -1), 1)) })
-	}
+	return byNode
 }
 
 // text says why a gang waits that could start.
