@@ -35,8 +35,8 @@ const Muster = "muster"
 // and never shows in an answer.
 func New(name string) (Decider, error) {
 	if name == Muster {
-		var d policy.Decider
-		return func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return d.Decide(s, now) }, nil
+		var muster policy.Decider
+		return func(s model.Snapshot, _ Knowledge, now time.Time) model.Decision { return muster.Decide(s, now) }, nil
 	}
 	decide, known := baselines()[name]
 	if !known {
