@@ -121,7 +121,7 @@ func (w *world) advance(to time.Time) {
 // decide asks the policy and does what it says.
 func (w *world) decide(now time.Time) {
 	w.bill(now)
-	w.snapshot.Settings = w.o.Settings
+	w.save(now)
 	d := w.o.Decide(w.snapshot, w.knowledge, now)
 	w.audit.decision(w.snapshot, d, now)
 	w.decided = now
@@ -138,6 +138,24 @@ func (w *world) decide(now time.Time) {
 	}
 	if w.o.Progress != nil && w.decisions%1000 == 0 {
 		w.o.Progress(Progress{Now: now, Done: w.scored - w.left, Jobs: w.scored, Waiting: len(w.snapshot.Gangs), DecisionsMade: w.decisions})
+	}
+}
+
+// save notes when the running gangs have finished their last checkpoints.
+func (w *world) save(now time.Time) {
+	every := w.o.Physics.Checkpoint
+	if every <= 0 {
+		return
+	}
+	for i := range w.snapshot.Running {
+		r := &w.snapshot.Running[i]
+		began := r.Started
+		if len(r.Evicted) > 0 {
+			began = began.Add(w.o.Physics.Restart)
+		}
+		if n := now.Sub(began) / every; n > 0 {
+			r.Saved = began.Add(n * every)
+		}
 	}
 }
 

@@ -104,7 +104,7 @@ func newWorld(jobs []trace.Job, nodes []model.Node, o Options) *world {
 		w.byName[l.job.Name] = l
 	}
 	w.left = w.scored
-	w.snapshot = model.Snapshot{Levels: o.Levels, Nodes: slices.Clone(nodes), Queues: slices.Clone(o.Queues)}
+	w.snapshot = model.Snapshot{Levels: o.Levels, Nodes: slices.Clone(nodes), Queues: slices.Clone(o.Queues), Settings: o.Settings}
 	slices.SortFunc(w.snapshot.Nodes, func(a, b model.Node) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(w.snapshot.Queues, func(a, b model.Queue) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range w.snapshot.Nodes {
