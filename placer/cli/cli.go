@@ -61,6 +61,7 @@ func Commands(meta Meta) map[string]cli.CommandFactory {
 		"gangs":       factory(&GangsCommand{Meta: meta}),
 		"nodes":       factory(&NodesCommand{Meta: meta}),
 		"placer":      factory(&PlacerCommand{Meta: meta}),
+		"plan":        factory(&PlanCommand{Meta: meta}),
 		"preempt":     factory(&PreemptCommand{Meta: meta}),
 		"queue apply": factory(&QueueApplyCommand{Meta: meta}),
 		"queue list":  factory(&QueueListCommand{Meta: meta}),

@@ -59,7 +59,7 @@ var errSetBack = errors.New("the ledger was set back")
 
 // Run campaigns and decides as the leader until the context ends, which is no error.
 func Run(ctx context.Context, o Options) error {
-	spec := ledger.CandidateSpec{Name: o.Name, Log: o.Logger}
+	spec := ledger.CandidateSpec{Name: o.Name, Levels: o.Rules.Levels, Log: o.Logger}
 	var last ledger.Snapshot // of this placer's leaderships
 	for ctx.Err() == nil {
 		err := o.Ledger.Campaign(ctx, spec, func(ctx context.Context, lease ledger.Lease) error {
@@ -259,12 +259,12 @@ func (l *leader) step(state nomad.State) []Action {
 	v := View{Ledger: l.snapshot, Nomad: state, Denied: l.Denied()}
 	l.memory = Remember(l.memory, v, now)
 	v.Memory = l.memory
-	l.Nomad.Track(tracked(l.snapshot))
+	l.Nomad.Track(Tracked(l.snapshot))
 	return l.Rules.Step(v, now)
 }
 
-// tracked are the jobs whose end matters to the ledger.
-func tracked(s ledger.Snapshot) []nomad.JobID {
+// Tracked are the jobs whose end matters to the ledger.
+func Tracked(s ledger.Snapshot) []nomad.JobID {
 	var ids []nomad.JobID
 	for _, g := range s.Gangs {
 		ids = append(ids, jobOf(g.Doc))

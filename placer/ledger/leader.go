@@ -34,8 +34,9 @@ const (
 
 // CandidateSpec describes a placer that wants to lead.
 type CandidateSpec struct {
-	Name string       // for people: shown as the leader's name
-	Log  *slog.Logger // told when the lead is won or lost, and what keeps this placer from it; nil: nobody is
+	Name   string       // for people: shown as the leader's name
+	Levels []string     // topology levels by which it decides, outermost first: for whoever asks what it would decide
+	Log    *slog.Logger // told when the lead is won or lost, and what keeps this placer from it; nil: nobody is
 }
 
 // Campaign waits until this placer can lead, calls lead, and starts over when the lease is lost. It returns when ctx ends
@@ -87,7 +88,7 @@ func (l *Ledger) round(ctx context.Context, spec CandidateSpec, lead func(contex
 		return false, err
 	}
 	lease := Lease{Session: session, Key: l.keys.Leader()}
-	if won, err := l.lock(ctx, lease, spec.Name); err != nil || !won {
+	if won, err := l.lock(ctx, lease, spec); err != nil || !won {
 		return false, err
 	}
 	spec.Log.Info("leading")
@@ -134,8 +135,8 @@ func (l *Ledger) awaitFree(ctx context.Context) error {
 var errLeaseLost = fmt.Errorf("the lease was lost: %w", ErrNotLeader)
 
 // lock takes the leader key; won is false when somebody else has it.
-func (l *Ledger) lock(ctx context.Context, lease Lease, name string) (won bool, err error) {
-	value, err := json.Marshal(leaderDoc{Name: name, Since: time.Now().UTC()})
+func (l *Ledger) lock(ctx context.Context, lease Lease, spec CandidateSpec) (won bool, err error) {
+	value, err := json.Marshal(leaderDoc{Name: spec.Name, Since: time.Now().UTC(), Levels: spec.Levels})
 	if err != nil {
 		return false, err
 	}

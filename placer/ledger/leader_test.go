@@ -297,7 +297,7 @@ func TestLockWithADeadSession(t *testing.T) {
 	session, err := store.CreateSession(ctx, SessionSpec{Name: "candidate"})
 	must.NoError(t, err)
 	must.NoError(t, store.DestroySession(ctx, session))
-	won, err := l.lock(ctx, Lease{Session: session, Key: l.keys.Leader()}, "late")
+	won, err := l.lock(ctx, Lease{Session: session, Key: l.keys.Leader()}, CandidateSpec{Name: "late"})
 	must.NoError(t, err)
 	must.False(t, won)
 }

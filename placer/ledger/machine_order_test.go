@@ -22,7 +22,7 @@ func (m *machine) elect() {
 	m.term = Lease{Session: id, Key: m.l.Keys().Leader()}
 	won := false
 	for range 1000 {
-		if won, err = m.clean.lock(m.ctx, m.term, "leader"); won {
+		if won, err = m.clean.lock(m.ctx, m.term, CandidateSpec{Name: "leader"}); won {
 			break
 		}
 		// A ledger that was set back has an old session hold the key again, until its check fails.

@@ -30,6 +30,7 @@ type Snapshot struct {
 	EpochID      string    // empty: the ledger is new or was lost, so nothing may be granted
 	Leader       string    // name of the leading placer; empty: none leads
 	LeaderSince  time.Time // when it took the lead, by its own clock; for people
+	Levels       []string  // topology levels by which the leading placer decides, outermost first
 	Nodes        map[string]Versioned[Node]
 	NodeSessions map[string]string // session that holds nodes/<node>; empty: the node is silent
 	Health       map[string]Versioned[Health]
@@ -148,7 +149,8 @@ func (s *Snapshot) add(entry Entry, decodeNode func(Entry) (Versioned[Node], err
 	one, two := len(parts) == 1, len(parts) == 2
 	switch {
 	case section == "leader":
-		s.Leader, s.LeaderSince = leaderOf(entry)
+		doc := leaderOf(entry)
+		s.Leader, s.LeaderSince, s.Levels = doc.Name, doc.Since, doc.Levels
 	case section == "epoch":
 		epoch, err := decode[Epoch](entry)
 		s.EpochID = epoch.Doc.ID
@@ -263,16 +265,18 @@ func addMember(into map[int]Versioned[Member], name string, entry Entry) bool {
 
 // leaderDoc is what a leading placer says about itself, for people.
 type leaderDoc struct {
-	Name  string    `json:"name"`
-	Since time.Time `json:"since,omitzero"`
+	Name   string    `json:"name"`
+	Since  time.Time `json:"since,omitzero"`
+	Levels []string  `json:"levels,omitempty"`
 }
 
-func leaderOf(entry Entry) (name string, since time.Time) {
+// leaderOf is who leads; the zero leaderDoc: nobody.
+func leaderOf(entry Entry) leaderDoc {
 	var doc leaderDoc
 	if entry.Session == "" || json.Unmarshal(entry.Value, &doc) != nil {
-		return "", time.Time{}
+		return leaderDoc{}
 	}
-	return doc.Name, doc.Since
+	return doc
 }
 
 // unreadable says whether the document under a key is one that this build can't read.

@@ -58,6 +58,24 @@ func ReadJob(text []byte) (*Job, error) {
 	return job, nil
 }
 
+// Unsubmitted is a job that Nomad does not have, as it would have it: the next version of the job by that name in before, or
+// else a new one.
+func Unsubmitted(job *api.Job, before State) (*Job, error) {
+	next := *job
+	next.Canonicalize()
+	id := JobID{Namespace: *next.Namespace, ID: *next.ID}
+	create, version, index, stop, status := before.Index+1, uint64(0), before.Index+1, false, "pending"
+	if old := before.Jobs[id]; old != nil {
+		create, version = old.CreateIndex, old.Version+1
+	}
+	next.CreateIndex, next.Version, next.JobModifyIndex, next.Stop, next.Status, next.SubmitTime = &create, &version, &index, &stop, &status, nil
+	text, err := json.Marshal(&next)
+	if err != nil {
+		return nil, fmt.Errorf("writing job %s: %w", id, err)
+	}
+	return ReadJob(text)
+}
+
 // isParent says whether a job only makes other jobs. Their children are no longer parents: a periodic child has no
 // periodic block, a dispatched one says so.
 func isParent(job *api.Job) bool {

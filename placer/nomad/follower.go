@@ -77,6 +77,13 @@ func newFollower(from source, options FollowerOptions) *Follower {
 	}
 }
 
+// Read lists everything once. Tracked are the jobs whose end matters, see Follower.Track.
+func Read(ctx context.Context, c *api.Client, asks func(*api.Job) bool, tracked []JobID, now time.Time) (State, error) {
+	state, _, err := newLister(client{api: c}, asks).list(ctx, everything, tracked)
+	state.FreshAt = now
+	return state, err
+}
+
 // State is what Nomad said last.
 func (f *Follower) State() State {
 	f.mu.Lock()

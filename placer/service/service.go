@@ -22,7 +22,6 @@ import (
 	"github.com/nomad-muster/muster/placer/engine"
 	"github.com/nomad-muster/muster/placer/ledger"
 	"github.com/nomad-muster/muster/placer/nomad"
-	"github.com/nomad-muster/muster/placer/policy"
 )
 
 // Run runs a placer until the context ends; then it hands over the lead and returns nil. An error means that the
@@ -41,7 +40,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 	}
 	book := ledger.New(ledger.NewConsul(consul), c.Region)
 	follower := nomad.NewFollower(client, nomad.FollowerOptions{
-		Asks:           func(job *nomadapi.Job) bool { gang, _ := jobspecs.FromJob(job); return gang != nil },
+		Asks:           asksForGang,
 		RelistInterval: c.RelistInterval,
 		Logger:         logger,
 	})
@@ -65,11 +64,7 @@ func Run(ctx context.Context, c config.Config, logger *slog.Logger) error {
 		WriteJob: writer.Write, Denied: writer.Denied,
 		Turn: func() { checker.Turn(); reader.Turn() },
 		Now:  time.Now, Logger: logger,
-		Rules: engine.Rules{
-			Keys: book.Keys(), Levels: c.Topology.Levels, PortBase: c.Ports.Base,
-			PlacementDeadline: c.PlacementDeadline, StartTimeout: c.StartTimeout, FenceTime: c.FenceTime, MaxFailures: c.MaxFailures,
-			Read: reader.Read, Decide: policy.Decide, Refusal: checker.Refusal, NewID: newID,
-		},
+		Rules: rulesOf(c, book, reader, checker),
 	})
 }
 
