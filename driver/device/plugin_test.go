@@ -214,7 +214,7 @@ func (n *node) start() *node {
 	}
 	p.pace = pace{
 		retry: 10 * time.Millisecond, watch: time.Minute, session: 20 * time.Millisecond, taken: 20 * time.Millisecond, hardware: 20 * time.Millisecond,
-		closing: 10 * time.Millisecond, foreign: 10 * time.Millisecond, settle: time.Millisecond, reserve: 1800 * time.Millisecond,
+		closing: 10 * time.Millisecond, foreign: 10 * time.Millisecond, settle: time.Millisecond, reserve: 6 * time.Second,
 		strangers: 20 * time.Millisecond, again: 10 * time.Millisecond, glance: 10 * time.Millisecond, unattended: 10 * time.Millisecond,
 	}
 	config := parseConfig(n.t, fmt.Sprintf(`

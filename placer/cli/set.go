@@ -57,6 +57,10 @@ func (c *SetCommand) Run(args []string) int {
 		return c.fail(err)
 	}
 	name := fs.Arg(0)
+	before, err := c.gang(l, name)
+	if err != nil {
+		return c.fail(err)
+	}
 	if err := c.give(l, ledger.Order{Gang: name, Kind: ledger.OrderSet, Values: values}); err != nil {
 		return c.fail(err)
 	}
@@ -64,7 +68,7 @@ func (c *SetCommand) Run(args []string) int {
 	if err != nil {
 		return c.fail(err)
 	}
-	c.UI.Output(setText(g))
+	c.UI.Output(setText(g, before.State))
 	return exitDone
 }
 
@@ -94,14 +98,14 @@ func knobs(args []string) (map[string]string, error) {
 	return values, nil
 }
 
-// setText says what is set for a gang now.
-func setText(g ledger.Gang) string {
+// setText says what is set for a gang now. It may have started because of it.
+func setText(g ledger.Gang, before ledger.GangState) string {
 	if len(g.Set) == 0 {
 		return fmt.Sprintf("Gang %s goes by its job again: nothing is set", g.Name)
 	}
 	text := fmt.Sprintf("Gang %s: %s", g.Name, knobText(g.Set))
-	if g.State != ledger.GangWaiting {
-		text += fmt.Sprintf("; it is %s, so this counts when it waits again", g.State)
+	if before != ledger.GangWaiting {
+		text += fmt.Sprintf("; it is %s, so this counts when it waits again", before)
 	}
 	return text
 }
