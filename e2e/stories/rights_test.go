@@ -116,6 +116,7 @@ func everyRightIsUsed(s *stage) {
 	})
 	release()
 	s.awaitOver("probe")
+	must.NoError(s.t, s.StopJob(s.ctx, "probe", true)) // what is said later is said once for each job
 }
 
 // someOf is an error where nothing is listed: Nomad leaves out what its reader may not see.
