@@ -35,12 +35,8 @@ type Job struct {
 // ErrFormat means that the header of a file is of no known format.
 var ErrFormat = errors.New("unknown format")
 
-// The columns that a format is known by.
-var (
-	philly = []string{"job", "vc", "submit_unix", "num_gpus", "duration_s"}
-	muri   = []string{"job_id", "num_gpu", "submit_time", "duration"}
-	own    = []string{"job", "queue", "submitted", "gpus", "duration_s"}
-)
+// ownColumns are those that Muster's own format is known by.
+func ownColumns() []string { return []string{"job", "queue", "submitted", "gpus", "duration_s"} }
 
 // Read reads a trace, plain or compressed by gzip, and returns its jobs sorted by submission, then name. The formats:
 //
@@ -59,14 +55,14 @@ func Read(r io.Reader) ([]Job, error) {
 	}
 	var read func(row) (Job, error)
 	switch {
-	case t.has(philly...):
+	case t.has("job", "vc", "submit_unix", "num_gpus", "duration_s"):
 		read = phillyJob
-	case t.has(muri...):
+	case t.has("job_id", "num_gpu", "submit_time", "duration"):
 		read = muriJob
-	case t.has(own...):
+	case t.has(ownColumns()...):
 		read = ownJob
 	default:
-		return nil, fmt.Errorf("trace: %w: columns %s; Muster's own format has %s", ErrFormat, strings.Join(t.header, ", "), strings.Join(own, ", "))
+		return nil, fmt.Errorf("trace: %w: columns %s; Muster's own format has %s", ErrFormat, strings.Join(t.header, ", "), strings.Join(ownColumns(), ", "))
 	}
 	jobs := make([]Job, 0, len(t.rows))
 	seen := make(map[string]bool, len(t.rows))
