@@ -34,8 +34,7 @@ type Result struct {
 	Servers   map[int]Locality  `json:"locality_by_gpus"`
 	Evictions int               `json:"evictions"`
 
-	OutOfOrder        int `json:"out_of_order_starts"`
-	OutOfOrderHarmful int `json:"out_of_order_starts_harmful"`
+	OutOfOrder int `json:"out_of_order_starts"`
 
 	Decisions     int      `json:"decisions"`
 	PartlyRunning int      `json:"instants_with_a_partly_running_gang"`
@@ -260,7 +259,7 @@ func (w *world) booksAgree() {
 
 func (w *world) overTime(r *Result) {
 	t := w.tally
-	r.Began, r.OutOfOrder, r.OutOfOrderHarmful = t.began, t.overtakes, t.harmful
+	r.Began, r.OutOfOrder = t.began, t.overtakes
 	if whole := t.busy + t.idle; whole > 0 {
 		r.Use = float64(t.busy) / float64(whole)
 	}

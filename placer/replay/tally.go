@@ -27,7 +27,6 @@ type tally struct {
 	series       []int64   // busy, by SeriesStep since began
 
 	overtakes int // starts while a gang of the same queue that was submitted earlier still waited
-	harmful   int // overtakes that did harm, see harm.go
 }
 
 func newTally(nodes []model.Node, o Options) *tally {

@@ -78,7 +78,6 @@ func lines() []line {
 		number("GPU-hours of slowdown", "%.0f", func(r *replay.Result) float64 { return r.Held.Slow }),
 		number("GPU-hours lost", "%.0f", func(r *replay.Result) float64 { return r.Held.Lost + r.Held.Overhead }),
 		number("out-of-order starts", "%.0f", func(r *replay.Result) float64 { return float64(r.OutOfOrder) }),
-		number("of which did harm", "%.0f", func(r *replay.Result) float64 { return float64(r.OutOfOrderHarmful) }),
 		number("partly running gangs", "%.0f", func(r *replay.Result) float64 { return float64(r.PartlyRunning) }),
 		number("audit faults", "%.0f", func(r *replay.Result) float64 { return float64(r.Faults) }),
 	)
