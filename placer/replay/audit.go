@@ -5,6 +5,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,18 +73,7 @@ func (a *audit) decision(s model.Snapshot, d model.Decision, now time.Time) {
 	for _, e := range d.Evictions {
 		a.eviction(e, now)
 	}
-	var marks map[string]map[string]gpu.Set
-	for _, g := range s.Gangs {
-		for _, mark := range g.Earmarks {
-			if marks == nil {
-				marks = make(map[string]map[string]gpu.Set)
-			}
-			if marks[mark.Node] == nil {
-				marks[mark.Node] = make(map[string]gpu.Set)
-			}
-			marks[mark.Node][g.Name] |= mark.GPUs
-		}
-	}
+	marks := marksKept(s, d)
 	for _, g := range d.Grants {
 		a.answered(g.Gang, now)
 		a.grant(g, marks, now)
@@ -96,6 +86,38 @@ func (a *audit) decision(s model.Snapshot, d model.Decision, now time.Time) {
 			a.fault(now, "gang %s has no answer", s.Gangs[i].Name)
 		}
 	}
+}
+
+// marksKept are the GPUs that were freed for gangs which still wait for them after the decision, by node and gang. A gang
+// that starts, wherever that is, or is told that it has none any more, leaves them to others.
+func marksKept(s model.Snapshot, d model.Decision) map[string]map[string]gpu.Set {
+	var had map[string][]model.Earmark
+	for i := range s.Gangs {
+		if g := &s.Gangs[i]; len(g.Earmarks) > 0 {
+			if had == nil {
+				had = make(map[string][]model.Earmark)
+			}
+			had[g.Name] = g.Earmarks
+		}
+	}
+	if had == nil {
+		return nil
+	}
+	marks := make(map[string]map[string]gpu.Set)
+	for i := range d.Waits {
+		w := &d.Waits[i]
+		for _, mark := range had[w.Gang] {
+			at := slices.IndexFunc(w.Earmarks, func(m model.Earmark) bool { return m.Node == mark.Node })
+			if at < 0 {
+				continue
+			}
+			if marks[mark.Node] == nil {
+				marks[mark.Node] = make(map[string]gpu.Set)
+			}
+			marks[mark.Node][w.Gang] |= mark.GPUs & w.Earmarks[at].GPUs
+		}
+	}
+	return marks
 }
 
 func (a *audit) eviction(e model.Eviction, now time.Time) {

@@ -45,6 +45,10 @@ const lookAgain = 5 * time.Minute
 // policy waits.
 const giveUp = 7 * 24 * time.Hour
 
+// mostEvictions is how often a gang may be evicted, on average over all jobs: a policy that evicts more has gangs take turns
+// for ever, and the audit says so.
+const mostEvictions = 100
+
 // Run replays the jobs on the nodes, which are all free at first, until every job that is scored has finished or can
 // never start.
 func Run(jobs []trace.Job, nodes []model.Node, o Options) *Result {
@@ -56,6 +60,10 @@ func Run(jobs []trace.Job, nodes []model.Node, o Options) *Result {
 		}
 		w.advance(at)
 		w.decide(at)
+		if w.evictions > mostEvictions*len(w.jobs) {
+			w.audit.fault(at, "gangs evict one another for ever: %d evictions of %d jobs", w.evictions, len(w.jobs))
+			break
+		}
 	}
 	return w.result()
 }
@@ -129,6 +137,7 @@ func (w *world) decide(now time.Time) {
 	w.explain(d.Waits, now)
 	for _, e := range d.Evictions {
 		w.evict(e, now)
+		w.evictions++
 	}
 	for _, g := range d.Grants {
 		w.start(g, now)

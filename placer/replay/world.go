@@ -83,6 +83,7 @@ type world struct {
 	now       time.Time
 	decided   time.Time // the last decision
 	decisions int
+	evictions int
 	lastEvent time.Time
 	relax     time.Time // when a locality widens next, by the last decision; zero: none does
 	scored    int

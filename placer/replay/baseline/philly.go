@@ -26,7 +26,7 @@ func philly(r *round) {
 	for _, g := range inOrder(r.s.Gangs) {
 		g.Locality, g.RelaxAuto, g.RelaxNever, g.RelaxAfter = innermost(r.s, g), false, false, phillyRelax
 		switch {
-		case b.above(g):
+		case !b.owed(g):
 			over = append(over, g)
 		case r.start(g):
 			b.used[g.Queue] += g.GPUs()
@@ -88,6 +88,10 @@ func (b books) above(g model.Gang) bool {
 	quota, listed := b.quota[g.Queue]
 	return listed && b.used[g.Queue] > 0 && b.used[g.Queue]+g.GPUs() > quota
 }
+
+// owed says whether the gang would leave its queue within its quota. Only such gangs claim back what others have
+// borrowed: else two queues could take turns for ever.
+func (b books) owed(g model.Gang) bool { return b.used[g.Queue]+g.GPUs() <= b.quota[g.Queue] }
 
 // borrowers returns gangs of queues that use more than their quota, those that started last first, as many of each as
 // leave it its quota.
