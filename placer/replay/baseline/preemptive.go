@@ -35,30 +35,27 @@ func srtfPreempt(r *round) {
 
 // contender is a gang that waits or runs.
 type contender struct {
-	gang    *model.Gang
-	running *model.Running // nil: it waits
-	rank    int64
-	gpus    int
+	gang     *model.Gang
+	running  *model.Running // nil: it waits
+	rank     int64
+	gpus     int
+	selected bool
 }
 
 // ranked selects gangs by rank, lowest first, as far as the number of GPUs goes. The selected ones that wait start; where
-// they don't fit, running ones that were not selected are ended for them.
+// they don't fit, running ones that were not selected are ended for them. Whoever waits and is not selected has no claim
+// any more to what was freed for it: else two gangs could wait for each other's GPUs.
 func ranked(r *round, rank func(gang string) int64) {
-	room := r.free + r.marked
-	for i := range r.s.Running {
-		room += r.s.Running[i].GPUs() // of those that are closing, too: they will be free soon
-	}
+	r.s.Gangs = slices.Clone(r.s.Gangs)
+	contenders := contend(r.s, rank)
+	r.choose(contenders)
 	var short []model.Gang
 	var victims []*model.Running // most to spare last
-	for _, c := range contend(r.s, rank) {
-		selected := c.gpus <= room
-		if selected {
-			room -= c.gpus
-		}
+	for _, c := range contenders {
 		switch {
-		case c.running != nil && !selected:
+		case c.running != nil && !c.selected:
 			victims = append(victims, c.running)
-		case c.running == nil && !selected:
+		case c.running == nil && !c.selected:
 			r.because(*c.gang, model.CauseFairShare, model.WaitCapacity, "gangs of a higher rank have all GPUs")
 		case c.running == nil && !r.start(anywhere(*c.gang)):
 			short = append(short, *c.gang)
@@ -68,6 +65,24 @@ func ranked(r *round, rank func(gang string) int64) {
 	clearing := r.newClearing(victims)
 	for _, g := range short {
 		clearing.makeFor(anywhere(g), model.Reason{Code: "ranked", Text: "a gang of a higher rank needs its GPUs"})
+	}
+}
+
+// choose selects those that there is room for.
+func (r *round) choose(contenders []contender) {
+	room := r.free + r.marked
+	for i := range r.s.Running {
+		room += r.s.Running[i].GPUs() // of those that are closing, too: they will be free soon
+	}
+	for i := range contenders {
+		c := &contenders[i]
+		switch {
+		case c.gpus <= room:
+			c.selected = true
+			room -= c.gpus
+		case c.running == nil && len(c.gang.Earmarks) > 0:
+			r.giveUp(c.gang)
+		}
 	}
 }
 

@@ -19,10 +19,11 @@ type round struct {
 	k        Knowledge
 	now      time.Time
 	cluster  *fit.Cluster
-	free     int // GPUs that are free for anybody
-	marked   int // GPUs that are free for the gang that they were freed for
+	free     int                        // GPUs that are free for anybody
+	marked   int                        // GPUs that are free for the gang that they were freed for
+	withheld map[string][]model.Earmark // those, by gang
 	decision model.Decision
-	// failed are the shapes that did not fit in this round: what is free only shrinks while gangs are started.
+	// failed are the shapes that did not fit: what is free only shrinks while gangs start that nothing was freed for.
 	failed map[shape]bool
 }
 
@@ -34,13 +35,18 @@ type shape struct {
 }
 
 func newRound(c *fit.Cluster, s model.Snapshot, k Knowledge, now time.Time) *round {
-	r := &round{s: s, k: k, now: now, cluster: c, failed: make(map[shape]bool)}
+	r := &round{s: s, k: k, now: now, cluster: c, failed: make(map[shape]bool), withheld: make(map[string][]model.Earmark)}
 	c.Renew(s)
 	for i := range s.Nodes {
 		r.free += s.Nodes[i].Free.Len()
 	}
 	for i := range s.Gangs {
-		for _, mark := range r.cluster.Withhold(s.Gangs[i].Earmarks) {
+		if len(s.Gangs[i].Earmarks) == 0 {
+			continue
+		}
+		marked := r.cluster.Withhold(s.Gangs[i].Earmarks)
+		r.withheld[s.Gangs[i].Name] = marked
+		for _, mark := range marked {
 			r.free -= mark.GPUs.Len()
 			r.marked += mark.GPUs.Len()
 		}
@@ -92,26 +98,32 @@ func (r *round) start(g model.Gang) bool {
 
 // startMarked starts a gang for which GPUs were freed, and leaves them marked for it if that does not work yet.
 func (r *round) startMarked(g model.Gang) bool {
-	var marked []model.Earmark
-	for _, mark := range g.Earmarks {
-		for i := range r.s.Nodes {
-			if n := &r.s.Nodes[i]; n.Name == mark.Node {
-				marked = append(marked, model.Earmark{Node: mark.Node, GPUs: mark.GPUs & n.Free})
-			}
-		}
-	}
+	marked := r.withheld[g.Name]
 	r.cluster.Restore(marked)
 	grant, fits := r.cluster.Fit(g, r.now)
 	if !fits {
 		r.cluster.Withhold(marked)
 		return false
 	}
+	r.unmark(marked)
+	r.take(g, grant)
+	clear(r.failed) // it may have left what was freed for it
+	return true
+}
+
+// giveUp leaves to everybody what was freed for a gang.
+func (r *round) giveUp(g *model.Gang) {
+	r.cluster.Restore(r.withheld[g.Name])
+	r.unmark(r.withheld[g.Name])
+	g.Earmarks = nil
+}
+
+// unmark counts GPUs that were freed for a gang as free for anybody.
+func (r *round) unmark(marked []model.Earmark) {
 	for _, mark := range marked {
 		r.free += mark.GPUs.Len()
 		r.marked -= mark.GPUs.Len()
 	}
-	r.take(g, grant)
-	return true
 }
 
 func (r *round) take(g model.Gang, grant model.Grant) {
