@@ -41,6 +41,9 @@ type Progress struct {
 // or change whose turn it is. A cluster's placer looks every second.
 const lookAgain = 5 * time.Minute
 
+// tick is the step of the virtual clock. Jobs come, run and end at whole ticks, so that the books of GPU time are exact.
+const tick = time.Millisecond
+
 // giveUp is how long a replay goes on while nothing runs and nothing comes, but gangs wait: longer than any rule of a
 // policy waits.
 const giveUp = 7 * 24 * time.Hour
@@ -82,6 +85,9 @@ func (w *world) next() (time.Time, bool) {
 	if soonest := w.decided.Add(w.o.Every); w.decisions > 0 && at.Before(soonest) {
 		at = soonest
 	}
+	if part := at.Sub(at.Truncate(tick)); part > 0 {
+		at = at.Add(tick - part) // a locality may widen between two ticks
+	}
 	return at, some
 }
 
@@ -114,7 +120,7 @@ func (w *world) advance(to time.Time) {
 		if !some || at.After(to) {
 			break
 		}
-		w.tick(at)
+		w.pass(at)
 		w.lastEvent = at
 		if len(w.ends) > 0 && !w.ends[0].at.After(at) {
 			w.end(w.ends.pop().gang, at)
@@ -123,7 +129,7 @@ func (w *world) advance(to time.Time) {
 		w.arrive(w.jobs[w.arrived])
 		w.arrived++
 	}
-	w.tick(to)
+	w.pass(to)
 }
 
 // decide asks the policy and does what it says.

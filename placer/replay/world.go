@@ -123,8 +123,8 @@ func (o Options) scores(j trace.Job) bool {
 	return !j.Submitted.Before(o.From) && (o.To.IsZero() || j.Submitted.Before(o.To))
 }
 
-// tick lets time pass in which nothing changes.
-func (w *world) tick(to time.Time) {
+// pass lets time pass in which nothing changes.
+func (w *world) pass(to time.Time) {
 	w.tally.pass(w.now, to)
 	w.now = to
 }
@@ -200,10 +200,10 @@ func (w *world) evict(e model.Eviction, now time.Time) {
 	heap.Push(&w.ends, l.ends)
 }
 
-// progress is how much of its work a gang has done in its present run.
+// progress is how much of its work a gang has done in its present run, in whole ticks.
 func (w *world) progress(l *life, now time.Time) time.Duration {
 	worked := max(0, now.Sub(l.started)-l.restarts)
-	return min(l.job.Duration-l.done, time.Duration(float64(worked)*l.speed))
+	return min(l.job.Duration-l.done, time.Duration(float64(worked)*l.speed).Truncate(tick))
 }
 
 // end takes back what a gang holds: it has finished, or it was evicted and is closed now.
@@ -258,12 +258,12 @@ func (w *world) use(members []model.Member, take bool) {
 	}
 }
 
-// atSpeed is how long work takes, in whole milliseconds so that all books agree to the last digit.
+// atSpeed is how long work takes, in whole ticks.
 func atSpeed(work time.Duration, speed float64) time.Duration {
 	if speed == 1 {
 		return work
 	}
-	return time.Duration(math.Ceil(float64(work)/speed/float64(time.Millisecond))) * time.Millisecond
+	return time.Duration(math.Ceil(float64(work)/speed/float64(tick))) * tick
 }
 
 // speed is how fast a gang runs at a placement, as a part of its best.
