@@ -11,6 +11,7 @@ import (
 
 	"github.com/nomad-muster/muster/driver/gpu"
 	"github.com/nomad-muster/muster/placer/model"
+	"github.com/nomad-muster/muster/placer/policy/fit"
 	"github.com/nomad-muster/muster/placer/replay/trace"
 )
 
@@ -19,7 +20,7 @@ const maxFaults = 20
 
 // audit keeps books of its own about who holds what, and notes every decision that no cluster could carry out or that
 // breaks a promise: a GPU held twice, a gang that runs with less than all of its members, a queue above its limit, GPUs
-// given to another than they were freed for, a gang that waits without a reason.
+// given to another than they were freed for, a gang that waits without a reason or for ever.
 type audit struct {
 	nodes  map[string]*books
 	queues map[string]model.Queue
@@ -206,6 +207,27 @@ func (a *audit) wait(w *model.Wait, now time.Time) {
 	if w.Cause != model.CauseFairShare && w.Cause != model.CauseFragmentation && w.Cause != model.CauseOwn {
 		a.fault(now, "gang %s waits because of %q, which is no cause", w.Gang, w.Cause)
 	}
+}
+
+// standstill notes the gangs that wait for ever: nothing runs, nothing comes, and the free cluster could hold them.
+func (a *audit) standstill(s model.Snapshot, now time.Time) {
+	cluster := fit.New(s)
+	for _, g := range s.Gangs {
+		g.Locality, g.RelaxAuto = model.LocalityAny, false
+		if _, fits := cluster.Fit(g, now); fits && !a.tooLarge(g.Queue, g.GPUs()) {
+			a.fault(now, "gang %s waits for ever: nothing runs, and it would fit", g.Name)
+		}
+	}
+}
+
+// tooLarge says whether a gang of so many GPUs is above the limit of its queue, or of one that this is inside.
+func (a *audit) tooLarge(queue string, gpus int) bool {
+	for ; queue != ""; queue = parent(queue) {
+		if q := a.queues[queue]; q.Max > 0 && gpus > q.Max {
+			return true
+		}
+	}
+	return false
 }
 
 // end takes back what a gang held.

@@ -59,12 +59,13 @@ func Run(jobs []trace.Job, nodes []model.Node, o Options) *Result {
 	for w.left > 0 {
 		at, some := w.next()
 		if !some {
+			w.audit.standstill(w.snapshot, w.now)
 			break
 		}
 		w.advance(at)
 		w.decide(at)
 		if w.evictions > mostEvictions*len(w.jobs) {
-			w.audit.fault(at, "gangs evict one another for ever: %d evictions of %d jobs", w.evictions, len(w.jobs))
+			w.audit.fault(at, "gangs evict one another for ever: %d evictions, and %d jobs in all", w.evictions, len(w.jobs))
 			break
 		}
 	}
