@@ -6,6 +6,7 @@ package replay_test
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,9 @@ func TestAudit(t *testing.T) {
 			evictions := 0
 			rapid.Check(t, func(t *rapid.T) {
 				s := draw(t)
+				if name == baseline.Muster {
+					s.limit(t)
+				}
 				r := s.run(t, name)
 				must.Eq(t, 0, r.Faults, must.Sprint(r.FaultTexts))
 				must.Eq(t, r.JobsIn, r.JobsOut, must.Sprint(r.Left))
@@ -47,6 +51,20 @@ func TestAudit(t *testing.T) {
 			})
 			t.Logf("%d evictions", evictions)
 		})
+	}
+}
+
+// limit gives queues a limit that none of their jobs is above: the placer's policy alone knows limits.
+func (s scenario) limit(t *rapid.T) {
+	for i := range s.queues {
+		if q := &s.queues[i]; rapid.Bool().Draw(t, "limit") {
+			for _, j := range s.jobs {
+				if j.Queue == q.Name || strings.HasPrefix(j.Queue, q.Name+".") {
+					q.Max = max(q.Max, j.GPUs)
+				}
+			}
+			q.Max += rapid.IntRange(1, 8).Draw(t, "GPUs above the largest job")
+		}
 	}
 }
 
