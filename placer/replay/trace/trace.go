@@ -45,7 +45,7 @@ func ownColumns() []string { return []string{"job", "queue", "submitted", "gpus"
 //     in any way.
 //   - Muri (SIGCOMM 2022): job_id, num_gpu, submit_time, duration, the times in milliseconds. One queue; members as above.
 //   - Muster's own: job, queue, submitted (RFC 3339), gpus, duration_s, and any of member_gpus, user, comm (none, low or
-//     high), priority and max_runtime_s.
+//     high), priority and max_runtime_s. Parts of a millisecond do not count.
 //
 // Columns may come in any order and unknown ones are ignored. An error names the line.
 func Read(r io.Reader) ([]Job, error) {
@@ -119,7 +119,7 @@ func ownJob(r row) (Job, error) {
 	submitted, err := time.Parse(time.RFC3339, r.text("submitted"))
 	job := Job{
 		Name: r.text("job"), Queue: r.text("queue"), User: r.text("user"), GPUs: int(r.number("gpus")),
-		Submitted: submitted.UTC(), Duration: time.Duration(r.number("duration_s")) * time.Second,
+		Submitted: submitted.UTC().Truncate(time.Millisecond), Duration: time.Duration(r.number("duration_s")) * time.Second,
 		Comm: model.Comm(r.text("comm")), Priority: int(r.number("priority")),
 		MaxRuntime: time.Duration(r.number("max_runtime_s")) * time.Second, MemberGPUs: int(r.number("member_gpus")),
 	}
