@@ -164,12 +164,15 @@ func (c *ReplayCommand) replay(f replayFlags) ([]*replay.Result, error) {
 			return nil, err
 		}
 	}
+	if err := os.MkdirAll(f.out, 0o755); err != nil { // before the replay, which may take minutes
+		return nil, err
+	}
 	return c.runAll(jobs, nodes, names, deciders, o), nil
 }
 
 // runAll runs one policy after another, as many at a time as there are processors.
 func (c *ReplayCommand) runAll(jobs []trace.Job, nodes []model.Node, names []string, deciders []baseline.Decider, o replay.Options) []*replay.Result {
-	results := make([]*replay.Result, len(names))
+	results, took := make([]*replay.Result, len(names)), make([]time.Duration, len(names))
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	for i, name := range names {
@@ -181,10 +184,13 @@ func (c *ReplayCommand) runAll(jobs []trace.Job, nodes []model.Node, names []str
 			began := c.Now()
 			results[i] = replay.Run(jobs, nodes, o)
 			results[i].Policy = name
-			fmt.Fprintf(c.Stderr, "%s: %d jobs in %.1f s\n", name, results[i].JobsOut, c.Now().Sub(began).Seconds())
+			took[i] = c.Now().Sub(began)
 		})
 	}
 	wg.Wait()
+	for i, r := range results {
+		fmt.Fprintf(c.Stderr, "%s: %d jobs in %.1f s\n", r.Policy, r.JobsOut, took[i].Seconds())
+	}
 	return results
 }
 
@@ -232,9 +238,6 @@ func day(text string) (time.Time, error) {
 
 // write writes both files.
 func write(dir string, results []*replay.Result) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
 	for name, render := range map[string]func(io.Writer, []*replay.Result) error{"replay.json": report.JSON, "replay.html": report.HTML} {
 		file, err := os.Create(filepath.Join(dir, name))
 		if err != nil {
