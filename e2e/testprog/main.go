@@ -27,6 +27,8 @@ type options struct {
 	checkpoint string
 	takes      time.Duration
 	takesFrom  string
+	holdWhile  string
+	resume     string
 	exit       int
 	exitRank   int
 	once       string
@@ -41,6 +43,8 @@ func main() {
 	flag.StringVar(&o.checkpoint, "checkpoint", "", "folder for a checkpoint at each SIGUSR1")
 	flag.DurationVar(&o.takes, "takes", 0, "how long a checkpoint takes")
 	flag.StringVar(&o.takesFrom, "takes-from", "", "file with how long the next checkpoint takes, one duration a line by rank, instead of -takes")
+	flag.StringVar(&o.holdWhile, "hold-while", "", "finish no checkpoint while this file exists")
+	flag.StringVar(&o.resume, "resume", "", "folder with folders of checkpoints: go on from the last one of this rank in any of them")
 	flag.IntVar(&o.exit, "exit", 0, "exit code at the end")
 	flag.IntVar(&o.exitRank, "exit-rank", -1, "the rank that ends with that code, others with 0; -1: all")
 	flag.StringVar(&o.once, "once", "", "end with that code only if this file does not exist, and make it")
@@ -72,12 +76,16 @@ func run(o options) (int, error) {
 	fmt.Printf("gang %s rank %s of %s, generation %s: %d GPUs open\n", os.Getenv("MUSTER_GANG"), rank,
 		os.Getenv("MUSTER_SIZE"), os.Getenv("MUSTER_GENERATION"), len(gpus))
 
+	done, err := o.resumeFrom(rank)
+	if err != nil {
+		return 0, err
+	}
 	n, _ := strconv.Atoi(rank) // without a gang there is none
 	end := time.NewTimer(o.runFor + time.Duration(n)*o.apart)
 	defer end.Stop()
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	for count := 1; ; {
+	for count := done + 1; ; {
 		select {
 		case <-requests:
 			if err := writeCheckpoint(o, rank, count); err != nil {
@@ -158,6 +166,29 @@ func (o options) duration(rank string) (time.Duration, error) {
 	return time.ParseDuration(lines[line])
 }
 
+// resumeFrom returns the number of the rank's last finished checkpoint, 0 without one, and says that it goes on from there.
+func (o options) resumeFrom(rank string) (int, error) {
+	if o.resume == "" {
+		return 0, nil
+	}
+	finished, err := filepath.Glob(filepath.Join(o.resume, "*", "rank"+rank+"-*.ckpt"))
+	if err != nil {
+		return 0, fmt.Errorf("looking for checkpoints: %w", err)
+	}
+	last := 0
+	for _, file := range finished {
+		var count int
+		if _, err := fmt.Sscanf(filepath.Base(file), "rank"+rank+"-%d.ckpt", &count); err != nil {
+			return 0, fmt.Errorf("%s is no checkpoint: %w", file, err)
+		}
+		last = max(last, count)
+	}
+	if last > 0 {
+		fmt.Printf("rank %s goes on from checkpoint %d\n", rank, last)
+	}
+	return last, nil
+}
+
 // writeCheckpoint writes a file under another name first, as a real program would, so that none is ever half written.
 func writeCheckpoint(o options, rank string, count int) error {
 	if err := os.MkdirAll(o.checkpoint, 0o777); err != nil {
@@ -174,6 +205,9 @@ func writeCheckpoint(o options, rank string, count int) error {
 		return err
 	}
 	time.Sleep(takes)
+	for o.holdWhile != "" && exists(o.holdWhile) {
+		time.Sleep(lookEvery)
+	}
 	if err := os.Rename(part, filepath.Join(o.checkpoint, name)); err != nil {
 		return fmt.Errorf("finishing a checkpoint: %w", err)
 	}
