@@ -59,7 +59,7 @@ func ReadJob(text []byte) (*Job, error) {
 }
 
 // Unsubmitted is a job that Nomad does not have, as it would have it: the next version of the job by that name in before, or
-// else a new one.
+// else a new one, with what Nomad's server fills in (all datacenters, if the job names none).
 func Unsubmitted(job *api.Job, before State) (*Job, error) {
 	next := *job
 	next.Canonicalize()
@@ -73,7 +73,11 @@ func Unsubmitted(job *api.Job, before State) (*Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing job %s: %w", id, err)
 	}
-	return ReadJob(text)
+	read, err := ReadJob(text)
+	if err == nil {
+		read.Spec.Canonicalize() // a spec that could not be read is nil, which it takes
+	}
+	return read, err
 }
 
 // isParent says whether a job only makes other jobs. Their children are no longer parents: a periodic child has no

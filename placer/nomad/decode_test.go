@@ -44,6 +44,16 @@ func TestReadJobKeepsWhatTheSchedulerNeeds(t *testing.T) {
 	}
 }
 
+// TestUnsubmittedFillsInWhatNomadsServerDoes reads a job that says as little as a job can.
+func TestUnsubmittedFillsInWhatNomadsServerDoes(t *testing.T) {
+	id := "a"
+	job, err := Unsubmitted(&api.Job{ID: &id}, State{Index: 7})
+	must.NoError(t, err)
+	must.Eq(t, JobID{Namespace: "default", ID: "a"}, job.ID)
+	must.EqOp(t, 8, job.CreateIndex)
+	must.Eq(t, []string{"*"}, job.Spec.Datacenters)
+}
+
 func TestReadJobRefusesWhatIsNoJob(t *testing.T) {
 	_, err := ReadJob([]byte(`{"ID":"a","Priority":[]}`))
 	must.ErrorContains(t, err, "reading a job from Nomad")

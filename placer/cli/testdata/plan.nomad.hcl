@@ -9,8 +9,7 @@ variable "name" {
 }
 
 job "example" {
-  type        = "batch"
-  datacenters = ["dc1"]
+  type = "batch"
 
   group "worker" {
     count = var.count
