@@ -39,6 +39,9 @@ func ReadCluster(r io.Reader) ([]model.Node, error) {
 	} else if !t.has("node", "gpus", "rack") {
 		return nil, fmt.Errorf("cluster: %w: columns %s; Muster's own format has node, gpus, rack", ErrFormat, strings.Join(t.header, ", "))
 	}
+	if len(t.rows) == 0 {
+		return nil, errors.New("cluster: no machines below the header")
+	}
 	topologies := make(map[int]*gpu.Topology)
 	ofSize := make(map[int]int)
 	nodes := make([]model.Node, 0, len(t.rows))

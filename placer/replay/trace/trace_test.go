@@ -96,6 +96,7 @@ func TestReadCluster(t *testing.T) {
 		"node,gpus,rack\na,4,r\na,4,r\n": `machine "a" is there twice`,
 		"node,gpus,rack\na,0,r\n":        "line 2: a machine needs a name and 1 to 64 GPUs",
 		"node,gpus\na,4\n":               "unknown format",
+		"node,gpus,rack\n":               "cluster: no machines below the header",
 	} {
 		_, err := trace.ReadCluster(strings.NewReader(text))
 		must.ErrorContains(t, err, want)
