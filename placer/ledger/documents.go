@@ -194,7 +194,7 @@ type Gang struct {
 	Evicted     []time.Time       `json:"evicted,omitempty"`   // the last times that it was evicted for others, at most MaxEvicted
 }
 
-// MaxEvicted is how many of a gang's evictions its document remembers.
+// MaxEvicted is how many of a gang's evictions its document remembers. No policy can set a higher limit to them.
 const MaxEvicted = 8
 
 // Earmark is GPUs of one node, as indexes in NVML order ("0-3,6"), which are short enough for a gang of many nodes. A

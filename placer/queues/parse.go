@@ -100,7 +100,7 @@ func (r *reader) policy(body hcl.Body) {
 		{Name: "half_life", Set: hclopt.Duration(&halfLife, time.Minute, mostDays)},
 		{Name: "min_runtime", Set: hclopt.Duration(&minRuntime, time.Second, mostDays)},
 		{Name: "reclaim_above", Set: hclopt.Fraction(&p.ReclaimAbove, leastShare, 1)},
-		{Name: "evictions", Set: hclopt.Number(&p.Evictions, 1, 1000)},
+		{Name: "evictions", Set: hclopt.Number(&p.Evictions, 1, ledger.MaxEvicted)},
 		{Name: "age_bound", Set: hclopt.Duration(&ageBound, time.Minute, mostDays)},
 		{Name: "defragment", Set: hclopt.Flag(&p.Defragment)},
 	}

@@ -11,7 +11,7 @@ policy {
   # Lent quota is taken back by preemption only while more than this share of all usable GPUs is in use. 0.01 to 1.
   reclaim_above = 0.9
 
-  # How often one gang is preempted within a day at most.
+  # How often one gang is preempted within a day at most. 1 to 8.
   evictions = 3
 
   # A gang that has waited this long goes before all younger ones of its queue.
