@@ -27,7 +27,7 @@ type Queues struct {
 type Policy struct {
 	HalfLifeS    int64   `json:"half_life_s,omitempty"`   // seconds; of the GPU time that fair share looks back on
 	MinRuntimeS  int64   `json:"min_runtime_s,omitempty"` // seconds; a gang is not evicted sooner after its start
-	ReclaimAbove float64 `json:"reclaim_above,omitempty"` // share of all usable GPUs in use from which lent quota is reclaimed
+	ReclaimAbove float64 `json:"reclaim_above,omitempty"` // share of all usable GPUs in use above which lent quota is reclaimed; 1: never
 	Evictions    int     `json:"evictions,omitempty"`     // of one gang within a day, at most
 	AgeBoundS    int64   `json:"age_bound_s,omitempty"`   // seconds; who has waited for so long goes before all younger ones of its queue
 	Defragment   bool    `json:"defragment,omitempty"`    // moves are carried out, not only proposed

@@ -8,7 +8,8 @@ policy {
   # A gang is never preempted sooner after its start.
   min_runtime = "10m"
 
-  # Lent quota is taken back by preemption only while more than this share of all usable GPUs is in use. 0.01 to 1.
+  # Lent quota is taken back by preemption only while more than this share of all usable GPUs is in use. 0.01 to 1;
+  # 1: never.
   reclaim_above = 0.9
 
   # How often one gang is preempted within a day at most. 1 to 8.
