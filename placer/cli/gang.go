@@ -200,10 +200,18 @@ func wants(s ledger.Spec) string {
 	text := fmt.Sprintf("NVLink %s, locality %s", s.NVLink, s.Locality)
 	switch {
 	case s.Locality == "any":
+	case s.RelaxAuto:
+		text += ", wider when waiting costs more than the slower run"
 	case s.RelaxAfterS < 0:
 		text += ", never wider"
 	default:
 		text += ", one level wider every " + jobspecs.ShortDuration(time.Duration(s.RelaxAfterS)*time.Second)
+	}
+	if s.Comm != "" {
+		text += ", comm " + s.Comm
+	}
+	if s.MaxRuntimeS > 0 {
+		text += ", max_runtime " + jobspecs.ShortDuration(time.Duration(s.MaxRuntimeS)*time.Second)
 	}
 	return text
 }
