@@ -54,7 +54,10 @@ Usage: muster queue list [options]
   Used are those that its gangs hold, Borrowed what is above its quota, Waiting
   what its waiting gangs ask for. Lately is how many it has held on average, where
   use counts half as much for each half-life that has passed since, and Share the
-  part of its quota that this is: of two queues the one with less goes first.
+  part of its quota that this is. Queues that stay within their quota with their
+  next gang go first, the one that has the least of it before the others; then those
+  that borrow, by what they have above their quota for their weight. What a queue
+  has is half of Used plus half of Lately.
 ` + readHelp)
 }
 
