@@ -31,7 +31,7 @@ func (p Plan) Starts() bool { return p.Refused == nil && p.Gang.State == ledger.
 func (r Rules) Plan(v View, job *nomad.Job, now time.Time) Plan {
 	v.Nomad.Jobs = maps.Clone(v.Nomad.Jobs)
 	v.Nomad.Jobs[job.ID] = job
-	v.Memory = Remember(Memory{}, v, now)
+	v.Memory = Remember(Memory{Began: v.Ledger.LeaderSince}, v, now) // it waits for nodes no longer than the leader does
 	s := step{View: v, rules: r, now: now, tree: queues.New(v.Ledger.Queues.Doc)}
 	s.wants, s.names = r.wants(v, s.tree), v.nodeNames()
 	s.allocs = allocsOf(v.Nomad, s.wants)

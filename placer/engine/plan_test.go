@@ -6,6 +6,7 @@ package engine
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoenig/test/must"
 
@@ -83,4 +84,27 @@ func TestPlanComesTrue(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlanWaitsNoLongerThanTheLeader: a node whose device plugin hangs is left out of a plan once it is left out by the
+// placer that leads.
+func TestPlanWaitsNoLongerThanTheLeader(t *testing.T) {
+	w := newWorld(t)
+	w.addNode("n1", "r1", 8)
+	w.addNode("n2", "r1", 8)
+	w.settle()
+	w.ack()
+	w.settle()
+	w.elect()
+	w.settle()
+	w.ack("n1")
+	w.settle()
+
+	view := View{Ledger: w.load(), Nomad: w.State()}
+	job, err := nomad.Unsubmitted(event{w: w, name: "next", options: map[string]string{"gpus": "8"}}.spec(), view.Nomad)
+	must.NoError(t, err)
+	view.Ledger.LeaderSince = w.now
+	p := w.leader.Rules.Plan(view, job, w.now.Add(time.Second))
+	must.EqOp(t, WhyLedger, p.Gang.Why.Code)
+	must.True(t, w.leader.Rules.Plan(view, job, w.now.Add(hearingTakes)).Starts())
 }
