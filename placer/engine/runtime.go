@@ -18,10 +18,11 @@ type ran struct {
 }
 
 // ran is what the end of a gang teaches about gangs like it: nothing unless it has finished, in one go. One that had to start
-// again has done the rest only.
+// again, in its place or anew, has done the rest only.
 func (s step) ran(g, closing ledger.Gang) *ran {
-	began := started(g, s.Ledger.Runs[ledger.RunID{Gang: g.Name, Reservation: g.Reservation.ID}].Run.Doc)
-	again := g.LastRun != nil && g.LastRun.Started != nil && g.LastRun.Result != resultFinished
+	run := s.Ledger.Runs[ledger.RunID{Gang: g.Name, Reservation: g.Reservation.ID}].Run.Doc
+	began := started(g, run)
+	again := run.Generation > 1 || g.LastRun != nil && g.LastRun.Started != nil && g.LastRun.Result != resultFinished
 	if closing.After != ledger.GangFinished || began.IsZero() || again || !s.now.After(began) {
 		return nil
 	}

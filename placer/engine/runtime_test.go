@@ -14,7 +14,8 @@ import (
 )
 
 // TestRunTimesAreLearned: a gang that finished in one go teaches how long others of its job's name run in its queue, also
-// the next child of the same parent; one that failed, or had to start again, teaches nothing.
+// the next child of the same parent; one that failed, or had to start again, in its
+// place too, teaches nothing.
 func TestRunTimesAreLearned(t *testing.T) {
 	w := newWorld(t)
 	w.addNode("n1", "r1", 8)
@@ -41,6 +42,8 @@ func TestRunTimesAreLearned(t *testing.T) {
 	id := ledger.RunTimeID{Queue: "default", Namespace: "default", Job: "sweep"}
 	turn("sweep/dispatch-1", 2*time.Hour, "run dispatch-1 phase=succeeded", "end dispatch-1 ranks=0 client=complete exit=0")
 	must.Eq(t, 2*time.Hour, w.load().RunTimes[id].Doc.Typical())
+	turn("sweep/dispatch-4", 5*time.Hour, "run dispatch-4 phase=succeeded generation=2", "end dispatch-4 ranks=0 client=complete exit=0")
+	must.Eq(t, 1, w.load().RunTimes[id].Doc.Count)
 	turn("sweep/dispatch-2", 5*time.Hour, "member dispatch-2 state=failed exit=1", "end dispatch-2 ranks=0 exit=1")
 	must.Eq(t, 1, w.load().RunTimes[id].Doc.Count)
 
