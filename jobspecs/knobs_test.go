@@ -59,6 +59,8 @@ func TestWith_Refuses(t *testing.T) {
 		"a level that is not there":       {"locality", "rak", `locality = "rak" is no level of this cluster; did you mean rack? write one of node, rack, any`},
 		"a word for a duration":           {"relax_after", "soon", `relax_after = "soon" is neither a duration nor auto nor never; write a duration such as "10m", or "auto", or "never"`},
 		"no time at all":                  {"max_runtime", "0s", `max_runtime = "0s" is too short; write at least "1s"`},
+		"a run time of more than a year":  {"max_runtime", "8760h0m1s", `max_runtime = "8760h0m1s" is more than a year; write at most "8760h", or remove the key`},
+		"a step of more than a year":      {"relax_after", "2562047h", `relax_after = "2562047h" is more than a year; write at most "8760h", or "never"`},
 		"a priority that Nomad has not":   {"priority", "99999", `priority = "99999" is not a priority; write a number from 1 to 32766`},
 		"a word for a priority":           {"priority", "high", `priority = "high" is not a priority; write a number from 1 to 32766`},
 		"nvlink by yes":                   {"nvlink", "yes", `nvlink = "yes" is not a value of it; write "required" or "preferred"`},

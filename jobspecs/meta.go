@@ -28,6 +28,9 @@ const (
 	relaxAuto  = "auto"
 )
 
+// longest is the longest time that a job may state, a year: sums of such times and of moments stay far from overflow.
+const longest = 365 * 24 * time.Hour
+
 // metaKeys are the known keys, in the order of the documentation.
 func metaKeys() []string {
 	return []string{metaQueue, metaNVLink, metaLocality, metaRelaxAfter, metaComm, metaMaxRuntime, metaCheckpointSignal}
@@ -115,9 +118,7 @@ func (r *reader) readMeta(gang *Gang, values map[string]metaValue) {
 		case metaComm:
 			r.readComm(gang, v)
 		case metaMaxRuntime:
-			if d, ok := r.duration(v.at, key, v.text, "12h"); ok {
-				gang.MaxRuntime = d
-			}
+			r.readMaxRuntime(gang, v)
 		case metaCheckpointSignal: // read with the group
 		default:
 			mend := suggest(strings.ToLower(key), metaKeys())
@@ -177,7 +178,26 @@ func (r *reader) readRelaxAfter(gang *Gang, v metaValue) {
 			"%s = %q is neither a duration nor auto nor never", metaRelaxAfter, v.text)
 		return
 	}
+	if d > longest {
+		r.tooLong(v, metaRelaxAfter, `, or "never"`)
+		return
+	}
 	gang.RelaxAfter = d
+}
+
+func (r *reader) readMaxRuntime(gang *Gang, v metaValue) {
+	d, ok := r.duration(v.at, metaMaxRuntime, v.text, "12h")
+	switch {
+	case !ok:
+	case d > longest:
+		r.tooLong(v, metaMaxRuntime, ", or remove the key")
+	default:
+		gang.MaxRuntime = d
+	}
+}
+
+func (r *reader) tooLong(v metaValue, key, otherwise string) {
+	r.refuse(v.at, fmt.Sprintf("write at most %q%s", ShortDuration(longest), otherwise), "%s = %q is more than a year", key, v.text)
 }
 
 func (r *reader) readComm(gang *Gang, v metaValue) {
