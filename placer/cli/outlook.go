@@ -80,7 +80,7 @@ func plannedText(p ledger.Planned, now time.Time) string {
 	case p.At.IsZero():
 		return "as soon as its place" + on + " is free; nobody knows when that is"
 	case p.Sure:
-		return "at " + clock(p.At, now) + " at the latest" + on
+		return "at " + clock(p.At, now) + " at the latest" + on + ", if gangs keep to their muster_max_runtime"
 	}
 	return "about " + clock(p.At, now) + on + " (if estimates hold)"
 }

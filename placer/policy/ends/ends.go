@@ -24,7 +24,7 @@ func Length(g *model.Gang) (length time.Duration, stated bool) {
 
 // End returns when a running gang is expected to end: after its stated longest run time, else after the time that others
 // like it have taken, and when that has passed, after a tenth of what it has run. It is never in the past. The time is
-// zero if nothing is known, and sure if it was stated.
+// zero if nothing is known, and sure if it was stated and has not passed: nobody ends a gang that runs on.
 func End(r *model.Running, now time.Time) (at time.Time, sure bool) {
 	if r.Closing {
 		return now, true
@@ -35,11 +35,8 @@ func End(r *model.Running, now time.Time) (at time.Time, sure bool) {
 	}
 	start := since(r)
 	at = start.Add(length)
-	if at.After(now) {
+	if at.After(now) || stated && at.Equal(now) {
 		return at, stated
-	}
-	if stated {
-		return now, true
 	}
 	return now.Add(max(0, now.Sub(start)) / outlasted), false
 }
