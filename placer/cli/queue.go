@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -74,9 +75,10 @@ func listQueues(s ledger.Snapshot) (queueList, error) {
 	}
 	doc := s.Queues.Doc
 	tree := queues.New(doc)
+	halfLife := cmp.Or(time.Duration(s.Usage.Doc.HalfLifeS)*time.Second, tree.HalfLife()) // the former until use is written again
 	list := queueList{
 		Queues: []queueView{}, Policy: doc.Policy, By: doc.By, AppliedAt: doc.At, UsageAt: s.Usage.Doc.At,
-		HalfLifeS: int64(tree.HalfLife() / time.Second),
+		HalfLifeS: int64(halfLife / time.Second),
 	}
 	add := func(q ledger.Queue, listed bool) {
 		if !slices.ContainsFunc(list.Queues, func(v queueView) bool { return v.Name == q.Name }) {
@@ -98,7 +100,7 @@ func listQueues(s ledger.Snapshot) (queueList, error) {
 		add(ledger.Queue{Name: name}, false)
 	}
 	for i := range list.Queues {
-		list.Queues[i].count(s, tree.HalfLife())
+		list.Queues[i].count(s, halfLife)
 	}
 	return list, nil
 }

@@ -42,7 +42,9 @@ func (v View) used(before Memory, holding map[string]int, now time.Time) queues.
 		if written.Index == 0 {
 			return queues.Account{At: now}
 		}
-		account, held = queues.Account{At: written.Doc.At, GPUSeconds: written.Doc.Queues}, holding
+		account, held = queues.Account{
+			At: written.Doc.At, GPUSeconds: written.Doc.Queues, HalfLife: time.Duration(written.Doc.HalfLifeS) * time.Second,
+		}, holding
 	}
 	return account.Advance(now, held, queues.New(v.Ledger.Queues.Doc).HalfLife())
 }

@@ -4,6 +4,7 @@
 package queues
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -39,6 +40,17 @@ func TestAdvance(t *testing.T) {
 			}
 			must.Eq(t, start.Add(tc.after), got.At)
 		})
+	}
+}
+
+// TestAdvance_AnotherHalfLife: an operator who changes the half-life does not change what queues have used on average.
+func TestAdvance_AnotherHalfLife(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	steady := Account{At: start}.Advance(start.Add(1000*time.Hour), map[string]int{"a": 8}, time.Hour)
+	for _, halfLife := range []time.Duration{time.Hour, 24 * time.Hour, time.Minute} {
+		got := steady.Advance(steady.At, nil, halfLife)
+		must.InDelta(t, 8, got.GPUSeconds["a"]*math.Ln2/halfLife.Seconds(), 1e-9)
+		must.Eq(t, got, got.Advance(got.At, nil, halfLife))
 	}
 }
 
