@@ -132,6 +132,16 @@ func TestEarmarksGo(t *testing.T) {
 			w.decide = nil
 			w.happen([]string{"order", "high", "hold=3600"})
 		},
+		"its queue does not take it any more": func(w *world) {
+			w.applyQueues("queue \"default\" {\n  priority {\n    max = 50\n  }\n}\n")
+		},
+		"Nomad denies its reset": func(w *world) {
+			w.rights = "Permission denied"
+			g := w.load().Gangs["high"]
+			g.Doc.Reset = &ledger.Reset{Why: "Nomad counts a member as complete", At: w.now}
+			_, err := w.ledger.Commit(t.Context(), w.leader.lease, ledger.Change{Gang: &g})
+			must.NoError(t, err)
+		},
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -34,14 +34,14 @@ func (s step) place(busy map[string]bool, closing map[string]ledger.Gang) []Acti
 		}
 		frozen := map[string]news{}
 		for name, g := range waiting {
-			frozen[name] = heldNews(g, why)
+			frozen[name] = s.heldNews(g, why)
 		}
 		return s.explain(waiting, frozen)
 	}
 	decision, grants, held := s.decide(waiting, closing)
 	about := newsOf(decision)
 	for name, why := range held {
-		about[name] = heldNews(waiting[name], why)
+		about[name] = s.heldNews(waiting[name], why)
 	}
 	for _, a := range grants {
 		delete(waiting, a.Gang.Name)
@@ -85,9 +85,15 @@ func (s step) withhold(sites map[string]*site, seen []model.Gang) {
 	}
 }
 
-// heldNews is what there is to say about a gang that the policy is not asked about.
-func heldNews(g ledger.Gang, why *ledger.Reason) news {
-	return news{why: why, cause: model.CauseOwn, earmarks: g.Earmarks}
+// heldNews is what there is to say about a gang that the policy is not asked about. What is earmarked for it is kept for a
+// hold of a moment, but not for one that only a user or an operator can end.
+func (s step) heldNews(g ledger.Gang, why *ledger.Reason) news {
+	n := news{why: why, cause: model.CauseOwn, earmarks: g.Earmarks}
+	denied := g.Reset != nil && s.Denied[jobOf(g)] != ""
+	if denied || why != nil && why.Code == WhyQueue {
+		n.earmarks = nil
+	}
+	return n
 }
 
 // waiting are the gangs that could be granted now, but for room.

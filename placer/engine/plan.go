@@ -61,7 +61,7 @@ func (s step) plan(g ledger.Gang) Plan {
 	}
 	n := newsOf(decision)[g.Name]
 	if why, is := held[g.Name]; is {
-		n = heldNews(g, why)
+		n = s.heldNews(g, why)
 	}
 	if n.why == nil {
 		n.why = reason(WhyEnding, "something of an earlier run has not ended yet")
