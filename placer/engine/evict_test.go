@@ -214,6 +214,10 @@ func TestRunningGangsAsThePolicySeesThem(t *testing.T) {
 	}
 	must.Eq(t, began.Add(time.Minute), seen().Saved)
 
+	w.happen([]string{"job", "train", "gpus=8", "count=5", "priority=70"})
+	must.True(t, seen().Closing)
+	must.Eq(t, 12, seen().GPUs(), must.Sprint("it holds what it was granted, whatever its job asks for now"))
+
 	w.purge(jobOf(w.load().Gangs["train"].Doc))
 	must.True(t, seen().Closing)
 	w.settle()

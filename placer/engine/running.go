@@ -37,6 +37,7 @@ func (s step) modelRunning(g ledger.Gang) model.Running {
 		Gang: s.asked(g, s.Nomad.Jobs[jobOf(g)]), Granted: g.Reservation.At, Started: started(g, run.Run.Doc),
 		Closing: g.State == ledger.GangClosing, FreedFor: g.FreedFor,
 	}
+	out.Groups = groupsHeld(g.Reservation, out.Groups)
 	for _, p := range g.Reservation.Placements {
 		for i := range p.Members {
 			rank := p.Rank + i
@@ -49,6 +50,23 @@ func (s step) modelRunning(g ledger.Gang) model.Running {
 	slices.SortFunc(out.Members, func(a, b model.Member) int { return a.Rank - b.Rank })
 	out.Level, out.Saved = s.levelOf(out.Members), saved(run, len(out.Members), out.Started)
 	return out
+}
+
+// groupsHeld are the groups of a gang as its reservation has them: its job may have been edited to ask for others.
+func groupsHeld(r *ledger.Grant, asked []model.Group) []model.Group {
+	out := slices.Clone(asked)
+	for i := range out {
+		out[i].Count = 0
+	}
+	for _, p := range r.Placements {
+		at := slices.IndexFunc(out, func(group model.Group) bool { return group.Name == p.Group })
+		if at < 0 {
+			at, out = len(out), append(out, model.Group{Name: p.Group})
+		}
+		out[at].Count += p.Members
+		out[at].GPUs = p.GPUs
+	}
+	return slices.DeleteFunc(out, func(group model.Group) bool { return group.Count == 0 })
 }
 
 // started is when the processes of a gang were started; zero: they are not yet. Without the muster driver nobody says so,
