@@ -27,7 +27,7 @@ func ledgerIsDeleted(s *stage) {
 	releaseWide := s.submitUntil(gang{name: "wide", count: 2, gpus: 8, nodes: "n1|n2"})
 	releaseSolo := s.submitUntil(gang{name: "solo", count: 1, gpus: 4, nodes: "n3"})
 	wide, solo := s.awaitRunning("wide", 2), s.awaitRunning("solo", 1)
-	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2)})
+	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2), nodes: "n1|n2"}) // so that no place on n3 is kept for it
 	s.awaitState("patient", ledger.GangWaiting, noticeWithin)
 
 	_, err := s.Consul.KV().DeleteTree(s.Ledger.Keys().Root(), nil)
@@ -62,7 +62,7 @@ func consulIsRestored(s *stage) {
 	fresh := s.awaitRunning("new", 1)
 	releaseOld()
 	s.awaitFinished("old", endWithin)
-	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2)})
+	s.submit(gang{name: "patient", count: 1, gpus: 8, runFor: seconds(2), nodes: "n1|n2"}) // so that no place on n3 is kept for it
 	s.awaitState("patient", ledger.GangWaiting, noticeWithin)
 
 	must.NoError(s.t, s.Consul.Snapshot().Restore(nil, bytes.NewReader(snapshot)))
