@@ -230,7 +230,7 @@ func (l *loan) waits() ledger.Gang {
 	must.Between(l.t, ownerRunsFor-noticeWithin, borrower.Outlook.Planned.At.Sub(owner.Reservation.At), ownerRunsFor+startWithin)
 	l.awaitShown(func() []string {
 		return []string{
-			"= waiting for ", "= " + l.awaitReason("borrower").Why.Text + "\n", "= needs 2 nodes with 8 free GPUs", "s: fair share ", " at the latest on n1, n2\n",
+			"= waiting for ", "= " + l.awaitReason("borrower").Why.Text + "\n", "= needs 2 nodes with 8 free GPUs", "s: fair share ", " at the latest on n1, n2",
 			"= 1 in the order in which gangs are tried\n", "= once for others, last ", "= preempted ", " ago: " + l.reason + "\n",
 		}
 	}, "gang", "borrower")
