@@ -26,7 +26,8 @@ func (c *Cluster) Fit(g model.Gang, now time.Time) (model.Grant, bool) {
 	loose := c.newAttempt(&g, rules{nvlink: g.NVLinkRequired})
 	p, found := loose.best(&g, widest)
 	if !found {
-		if !loose.cutOff {
+		// The fastest place of several groups is not searched for to the end: with less free, another may be found.
+		if !loose.cutOff && (len(loose.asks) == 1 || !g.RelaxAuto) {
 			c.memo.failed(shape)
 		}
 		return model.Grant{}, false
